@@ -374,6 +374,11 @@ def test_what_nobody_knows_is_counted_with_its_first_example() -> None:
     assert len(found.reader.example.encode()) <= 200
 
 
+def test_a_message_that_is_empty_is_no_broken_line() -> None:
+    found = read(jsonl([{"asctime": "2026-11-22 05:40:00,250", "levelname": "INFO", "message": ""}]))
+    assert (found.broken, found.reader.own) == ([], 1)
+
+
 def test_what_the_engine_says_of_itself() -> None:
     vllm = read(
         "INFO 11-22 05:40:00 [kv.py:1] GPU KV cache size: 458,336 tokens\nINFO 11-22 05:40:00 [api.py:2] non-default args: {'max_num_seqs': 64}\n"

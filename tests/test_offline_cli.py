@@ -27,17 +27,18 @@ from peek.cli.options import beside, numbered
 from peek.offline.formats import (
     BOM,
     EXCERPT_BYTES,
-    end_swap,
     excerpt,
     excerpt_of,
     lines_of,
     match_results,
+    new_ends,
     order_line,
     parse_request,
     read_order,
     request_of,
     split_end,
     text_symbols,
+    with_end,
 )
 
 HOME = Path(peek.__file__).resolve().parent.parent
@@ -531,8 +532,8 @@ ends = st.sampled_from([b"\n", b"\r\n"])
 
 @pytest.mark.parametrize(("last", "end"), [(b"x\r\n", b"\r\n"), (b"x\n", b"\n"), (b"x", b"\n")])
 def test_of_several_files_every_line_gets_the_end_that_the_last_has(last: bytes, end: bytes) -> None:
-    swap = end_swap(0, 1, last, files=2)
-    assert (swap.apply(0, b"bare"), swap.apply(1, last)) == (b"bare" + end, last)
+    ends = new_ends(0, 1, last, files=2)
+    assert (with_end(b"bare", ends.get(0)), with_end(last, ends.get(1))) == (b"bare" + end, last)
 
 
 @given(st.lists(ends, min_size=1, max_size=8), st.booleans(), st.randoms(use_true_random=False))
@@ -543,8 +544,8 @@ def test_any_order_and_back_byte_for_byte(found: list[bytes], is_bare: bool, rnd
 
     def arranged(given: list[bytes], order: list[int]) -> list[bytes]:
         bare = len(given) - 1 if not split_end(given[-1])[1] else -1
-        swap = end_swap(bare, order[-1], given[order[-1]])
-        return [swap.apply(index, given[index]) for index in order]
+        changed = new_ends(bare, order[-1], given[order[-1]])
+        return [with_end(given[index], changed.get(index)) for index in order]
 
     order = rnd.sample(range(len(raw)), len(raw))
     there = arranged(raw, order)

@@ -104,9 +104,19 @@ def test_an_engine_that_does_not_say_how_large_its_cache_is(blocks: object, bloc
         generate_sglang(Sglang({}), input_ids=[[1]])
 
 
+@pytest.mark.parametrize("prompts", ["ab", [1, 2], {"prompt": "ab"}])
+def test_vllm_needs_a_batch(prompts: Any) -> None:
+    with pytest.raises(InvalidConfig, match="a batch is a list of prompts"):
+        generate_vllm(Vllm(), prompts)
+
+
 def test_items_for_each_prompt_must_be_as_many() -> None:
     with pytest.raises(InvalidConfig, match="sampling_params has 1 items for 2 prompts"):
         generate_vllm(Vllm(), [[1], [2]], ["s"])
+    with pytest.raises(InvalidConfig, match="lora_request has 1 items for 2 prompts"):
+        generate_vllm(Vllm(), [[1], [2]], lora_request=[None])
+    with pytest.raises(InvalidConfig, match="lora_path has 1 items for 2 prompts"):
+        generate_sglang(Sglang({"max_total_num_tokens": 6}), ["a", "b"], lora_path=["en"])
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=10), st.booleans())

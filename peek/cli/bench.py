@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import typer
@@ -16,13 +16,10 @@ from peek import WorkloadError, __version__, backend
 from peek.cli import options as cli
 from peek.cli import reading
 from peek.offline.block_keys import BLOCK_TOKENS
+from peek.offline.formats import Line, key_of, parse_request
 from peek.simulation.trace import iter_rows
 from peek.simulation.workload import pack_tokens
 from peek.timing import Bench, Figure, aligned, random_key, readable
-
-WAITING: Final = 1000
-ROUNDS: Final = 50
-LARGEST_ROUNDS: Final = 10_000
 
 DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 
@@ -32,9 +29,9 @@ class BenchOptions:
     source: Path | None = cli.read_path(
         "IN", "Requests as JSONL or a trace; without it they are drawn.", None
     )
-    waiting: int = cli.count("Requests that wait; as many came before them.", WAITING)
+    waiting: int = cli.count("Requests that wait; as many came before them.", 1000)
     policy: str = cli.value("Policy, or module:Class of your own.", "peek", "LABEL")
-    rounds: int = cli.count("Rounds of each measurement.", ROUNDS, LARGEST_ROUNDS)
+    rounds: int = cli.count("Rounds of each measurement.", 50, 10_000)
     tokenizer: Path | None = cli.tokenizer_path()
     as_json: bool = cli.json_switch()
 
@@ -44,29 +41,28 @@ def bench_command(options: BenchOptions) -> None:
 
     Times are processor time of one thread.  The last requests wait; half of those before are in the cache.
     """
-    policy, rounds, waiting = options.policy, options.rounds, options.waiting
+    policy, source = options.policy, options.source
     cli.check_policies([policy])
-    source = options.source
     if source is None and options.tokenizer is not None:
         raise typer.BadParameter(f"{options.tokenizer} is of no use without IN", param_hint="--tokenizer")
-    bad = reading.BadLines(source or cli.STREAM)
-    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer, bad)
-    fitting = min(waiting, max(1, len(work.keys) // 2))
-    bench = Bench(work.keys, fitting, policy, rounds, work.block_symbols)
+    bad, limit = reading.BadLines(source or cli.STREAM), 2 * options.waiting
+    work = _drawn(limit) if source is None else _read(source, limit, options.tokenizer, bad)
+    keys, what, block_symbols = work
+    bench = Bench(keys, min(options.waiting, max(1, len(keys) // 2)), policy, options.rounds, block_symbols)
+    figures = []
     with reading.ProgressBar(None, "measuring") as progress:
-        figures = []
         for figure in bench.figures():
             figures.append(figure)
             progress.next_part(figure.what)
     setting: dict[str, Any] = {
         "peek": __version__,
         "backend": backend(),
-        "prompts": work.what,
+        "prompts": what,
         "policy": policy,
         "waiting": len(bench.waiting),
         "waiting_symbols": sum(map(len, bench.waiting)) // 4,
         "cached_prompts": len(bench.cached),
-        "rounds": rounds,
+        "rounds": options.rounds,
     }
     if options.as_json:
         print(json.dumps({**setting, "rows": [vars(figure) for figure in figures]}, indent=2))
@@ -75,51 +71,41 @@ def bench_command(options: BenchOptions) -> None:
     bad.complain()
 
 
-class _Work(NamedTuple):
-    """Prompts as keys, their description in words, and the symbols per cache block."""
-
-    keys: list[bytes]
-    what: str
-    block_symbols: int = BLOCK_TOKENS
+_Work = tuple[list[bytes], str, int]  # prompts as keys, their description, and the symbols per cache block
 
 
 def _drawn(count: int) -> _Work:
     rng = np.random.default_rng(0)
     heads = [random_key(rng, 2048) for _ in range(100)]
     drawn = rng.integers(0, len(heads), size=count).tolist()
-    return _Work([heads[head] + random_key(rng, 128) for head in drawn], DRAWN)
+    return [heads[head] + random_key(rng, 128) for head in drawn], DRAWN, BLOCK_TOKENS
 
 
 def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLines) -> _Work:
-    """Read at most `limit` prompts from the start of a file; lines that hold none go to `bad`."""
     if source == cli.STREAM:
         raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
-    if _is_trace(source):
+    loads, first = reading.json_loads(), None
+    with suppress(ValueError, RecursionError):
+        first = loads(next(reading.read_lines(source), Line(0, b"null", b"")).content)
+    if isinstance(first, dict) and "hash_ids" in first:
         rows = list(islice(iter_rows(source), limit))
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
-        return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    lines = reading.read_requests(source, reading.load_tokenizer(tokenizer), bad)
-    keys = [key for _, _, key in islice(lines, limit)]
+        return keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1
+    encode = reading.load_tokenizer(tokenizer)
+
+    def made(line: Line) -> bytes:
+        return key_of(parse_request(line.content, loads).prompt, encode)
+
+    keys = [key for _, key in islice(bad.made(reading.read_lines(source), made), limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
-    return _Work(keys, f"{source}, a symbol is a token")
-
-
-def _is_trace(source: Path) -> bool:
-    first = next(reading.read_lines(source), None)
-    row = None
-    if first is not None:
-        with suppress(ValueError, RecursionError):
-            row = reading.json_loads()(first.content)
-    return isinstance(row, dict) and "hash_ids" in row
+    return keys, f"{source}, a symbol is a token", BLOCK_TOKENS
 
 
 def _print(setting: dict[str, Any], figures: list[Figure]) -> None:
-    rows = [
-        (each.what, readable(each.best_s), readable(each.median_s), f"{each.ratio:.2f}" if each.ratio else "")
-        for each in figures
-    ]
+    times = [(each.what, readable(each.best_s), readable(each.median_s), each.ratio) for each in figures]
+    rows = [(*shown, f"{ratio:.2f}" if ratio else "") for *shown, ratio in times]
     print("\n".join(aligned([("", "best", "median", "x"), *rows], "<>>>")))
     print(
         f"\npeek {setting['peek']}, {setting['backend']}, policy {setting['policy']}; {setting['prompts']};\n"

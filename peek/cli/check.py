@@ -1,6 +1,6 @@
 """`peek check`: says what a log holds, and whether another order of its requests would be worth it.
 
-All output, as text, as JSON or as a page, comes from one `Checked`.
+All output, as text or as a page, is made from the JSON object.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from rich.console import Console
 
 from peek import __version__, backend
 from peek.cli import options as cli
-from peek.cli import trace
+from peek.cli import simulate, trace
 from peek.cli.page import page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of, significant
-from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
 from peek.cli.trace import counted
 from peek.cli.writing import write_whole
 from peek.compressed import bare
@@ -33,27 +32,25 @@ from peek.simulation.cost import CostModel
 from peek.simulation.simulate import CACHES, TARGETS, Target
 from peek.simulation.trace import WARMUP_SHARE, TraceRow, at_rate, recorded
 from peek.simulation.workload import Workload, ideal_hit
-from peek.traffic import UNITS, Reader, RequestRows, Tracer
+from peek.traffic import Reader, Tracer
 
 LIMIT: Final = 1000  # default number of simulated requests, with which an answer takes a minute or less
-
 FEW: Final = 100  # fewer requests than this tell little of a queue
-
 OVERLOAD: Final = 0.6  # a stretch of which the model serves a smaller part as fast as it comes is doubtful
-
 HIT_POINTS: Final = 0.1  # most points by which the model's cache hit and the log's may differ unmentioned
 
 AUTO: Final = "auto"
+_ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --model"
 
 
 @dataclass(frozen=True)
 class CheckOptions(cli.OfContext):
     logs: list[Path] = cli.read_path("LOG", "Logs of one engine; .gz, .xz, .zst; -: stdin.")
     engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
-    card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)
-    cards: int = number_of_cards()
-    model: str = cli.value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
-    memory_utilization: float = part_of_memory()
+    card: str = cli.value("Accelerator, such as h100.", simulate.DEFAULT_CARD)
+    cards: int = simulate.number_of_cards()
+    model: str = cli.value("Model, such as llama-3.1-8b, or its config.json.", simulate.DEFAULT_MODEL)
+    memory_utilization: float = simulate.part_of_memory()
     arena_tokens: int | None = cli.count("KV arena in tokens; else the log's, else the card's.")
     max_running: int | None = cli.count("Requests that run at once; else the log's, else 256.")
     as_json: bool = cli.json_switch()
@@ -74,105 +71,45 @@ class CheckOptions(cli.OfContext):
     output_tokens: int = trace.unknown_tokens()
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Everything that `peek check` found; all output is made from it."""
-
-    seen: dict[str, Any]  # the log's formats, counts and figures, by name
-    summary: list[str]  # the counts in words, a line each
-    notes: list[str]  # warnings and advice, a sentence each
-    answer: Answer  # answer of the simulation, with `cost` as the cost model of the machine
-    cost: CostModel
-    assumed: str  # the settings of engine and machine that were assumed, in words; "" if none
-    rate_scale: float  # how many times faster than recorded
-
-    def as_json(self) -> dict[str, Any]:
-        found = self.answer
-        stock = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
-        runs = []
-        for label, run in found.draws[0].items():
-            spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
-            runs.append({**run, "setting": stock.get(label, OURS), "spread": spread})
-        changes = [
-            {
-                **asdict(each),
-                "figure": each.figure.name,
-                "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
-            }
-            for each in found.ours
-        ]
-        return {
-            "verdict": found.verdict,
-            "sentence": said_of(found),
-            "advised": found.advised,
-            "flag": found.engine.stock[found.advised],
-            "changes": changes,
-            "log": self.seen,
-            "summary": self.summary,
-            "notes": self.notes,
-            "engine": found.engine.title,
-            "hardware": self.cost.hardware.name,
-            "model": self.cost.model.name,
-            "assumed": self.assumed,
-            "rate_scale": self.rate_scale,
-            "arena_tokens": found.workload.arena_tokens,
-            "max_running": found.workload.max_running,
-            "simulated": len(found.workload.requests),
-            "draws": len(found.draws) - 1,
-            "runs": runs,
-            "version": __version__,
-            "backend": backend(),
-        }
-
-
 def check_command(options: CheckOptions) -> None:
     """Say whether `peek` or a flag would help a log's traffic.
 
     All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
     """
     cli.check_choice("--engine", options.engine, (AUTO, *ENGINES))
-    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
-    cost = machine(options.card, options.cards, options.model)
-    encode = load_tokenizer(options.tokenizer)
     if options.html is not None:
-        cli.refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
+        files = [("--tokenizer", options.tokenizer), ("--model", simulate.model_file(options.model))]
+        logs = [("LOG", path) for path in options.logs]
+        cli.refuse_clashes([*logs, *files], [("--html", options.html)])
         cli.check_target(options.html)
-    checked = _checked(options, cost, encode)
+    cost = simulate.machine(options.card, options.cards, options.model)
+    encode = load_tokenizer(options.tokenizer)
+    found, told = _checked(options, cost, encode)
     if options.as_json:
-        print(json.dumps(rounded(checked.as_json()), indent=2))
+        print(json.dumps(rounded(told), indent=2))
     else:
-        _print(checked)
+        _print(found, cost, told)
     if options.html is not None:
         with write_whole([options.html]) as (stream,):
-            stream.write(page(checked.as_json()).encode())
+            stream.write(page(told).encode())
 
 
-def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> Checked:
-    reader = Reader(
-        RequestRows(
-            options.time_field, options.prompt_field, options.output_field, "", options.time_unit, encode
-        ),
-        json_loads(),
-    )
+def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:
+    """Return the answer of the simulation, and the JSON object, of which all other output is made."""
+    reader = Reader(trace.request_rows(options, "", encode), json_loads())
     tracer = Tracer(secrets.token_bytes(32), None, encode)
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
     if not tracer.counts.requests:
         raise trace.nothing_read(options.logs, reader)
     with trace.untimed(options.logs):
-        rows = [
-            TraceRow(
-                row["timestamp"], row["input_length"], row["output_length"], tuple(row["hash_ids"]),
-                row["block_tokens"], row.get("tenant", ""),
-            )
-            for row in tracer.rows(options.output_tokens, options.rate)
-        ]  # fmt: skip
+        rows = list(map(_trace_row, tracer.rows(options.output_tokens, options.rate)))
     name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
-    arena = options.arena_tokens or facts.arena_tokens or arena_of(cost, options.memory_utilization)
+    arena = options.arena_tokens or facts.arena_tokens or simulate.arena_of(cost, options.memory_utilization)
     seats = options.max_running or facts.max_running or whole.max_running
     sized = replace(whole, arena_tokens=arena, max_running=seats)
     fit = [each for each in whole.requests if CACHES[engine.cache].fits(sized, each)]
@@ -182,25 +119,71 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
-    assumed = _assumed(options, facts.engine)
     seen = _seen(options, reader, tracer, whole, bad)
     too_long = len(whole.requests) - len(fit)
-    notes = [*_notes(reader, tracer), *_doubts(found, too_long, seen)]
-    summary = _summary(seen, tracer, workload, too_long)
-    return Checked(seen, summary, notes, found, cost, assumed, options.rate_scale)
+    told = {
+        "log": seen,
+        "summary": _summary(seen, tracer, workload, too_long),
+        "notes": [*_notes(reader, tracer), *_doubts(found, too_long, seen)],
+        "engine": engine.title,
+        "hardware": cost.hardware.name,
+        "model": cost.model.name,
+        "assumed": _assumed(options, facts.engine),
+        "rate_scale": options.rate_scale,
+    }
+    return found, {**_answer_told(found), **told, **_simulation_told(found)}
+
+
+def _trace_row(row: dict[str, Any]) -> TraceRow:
+    lengths = (row["input_length"], row["output_length"])
+    return TraceRow(
+        row["timestamp"], *lengths, tuple(row["hash_ids"]), row["block_tokens"], row.get("tenant", "")
+    )
+
+
+def _answer_told(found: Answer) -> dict[str, Any]:
+    changes = [
+        {
+            **asdict(each),
+            "figure": each.figure.name,
+            "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
+        }
+        for each in found.ours
+    ]
+    return {
+        "verdict": found.verdict,
+        "sentence": said_of(found),
+        "advised": found.advised,
+        "flag": found.engine.stock[found.advised],
+        "changes": changes,
+    }
+
+
+def _simulation_told(found: Answer) -> dict[str, Any]:
+    settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
+    runs = []
+    for label, run in found.draws[0].items():
+        spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
+        runs.append({**run, "setting": settings.get(label, OURS), "spread": spread})
+    return {
+        "arena_tokens": found.workload.arena_tokens,
+        "max_running": found.workload.max_running,
+        "simulated": len(found.workload.requests),
+        "draws": len(found.draws) - 1,
+        "runs": runs,
+        "version": __version__,
+        "backend": backend(),
+    }
 
 
 def _assumed(options: CheckOptions, engine: str) -> str:
     cards = "one" if options.cards == 1 else options.cards
     taken = {
         "vLLM (--engine)": options.engine == AUTO and not engine,
-        f"{cards} {DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
-        f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
+        f"{cards} {simulate.DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
+        f"{simulate.DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
     return ", ".join(what for what, is_taken in taken.items() if is_taken)
-
-
-_ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --model"
 
 
 def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long: int) -> list[str]:
@@ -225,7 +208,6 @@ def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long:
 
 
 def _doubts(found: Answer, too_long: int, seen: dict[str, Any]) -> list[str]:
-    """Say what makes the answer doubtful."""
     workload, runs = found.workload, found.draws[0]
     said = []
     if too_long:
@@ -253,9 +235,7 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
     return {
         "files": [str(path) for path in options.logs],
         "formats": {
-            each.name: {
-                "lines": each.lines, "requests": each.requests, "without_prompt": each.bare,
-            }
+            each.name: {"lines": each.lines, "requests": each.requests, "without_prompt": each.bare}
             for each in reader.formats if each.lines
         },
         "requests": counts.requests,
@@ -281,9 +261,8 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     if reader.is_lengths:
         said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
     if counts.bare_times and counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
-        said.append(
-            "that is more than a thousand requests a second: is the unit of times right (--time-unit)?"
-        )
+        rate = "that is more than a thousand requests a second"
+        said.append(f"{rate}: is the unit of times right (--time-unit)?")
     if counts.ranked:
         said.append(
             f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "
@@ -292,21 +271,20 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     return list(dict.fromkeys(filter(None, said)))
 
 
-def _print(checked: Checked) -> None:
-    seen, width = checked.seen, Console().width
+def _print(found: Answer, cost: CostModel, told: dict[str, Any]) -> None:
+    width = Console().width
 
     def say(text: str) -> None:
         print(fill(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "))
 
-    for line in checked.summary:
+    for line in told["summary"]:
         say(line)
-    for note in (*trace.unread(seen["not_understood"]), *checked.notes):
+    for note in (*trace.unread(told["log"]["not_understood"]), *told["notes"]):
         say(f"! {note}")
-    if checked.assumed:
-        say(f"taken for granted: {checked.assumed}")
+    if told["assumed"]:
+        say(f"taken for granted: {told['assumed']}")
     print()
-    found = checked.answer
     runs = list(found.draws[0].values())  # on the recorded arrivals
-    print_batches([Batch(found.workload, found.engine.cache, checked.cost, runs)], judged=False)
+    print_batches([Batch(found.workload, found.engine.cache, cost, runs)], judged=False)
     print()
-    say(said_of(found))
+    say(told["sentence"])

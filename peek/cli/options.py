@@ -1,8 +1,7 @@
 """Command lines: how a command declares its options, and what numbers, labels and paths in them mean.
 
-A command is a function of one dataclass; `as_command` makes it a command of typer.  Each field is an argument
-or an option, and its default says which (`value`, `count`, ...).  Numbers have parsers of their own because
-typer's messages do not name the bad value.
+A command is a function of one dataclass.  Each field is an argument or an option; its default says which.
+Numbers have parsers of their own because typer's messages do not name the bad value.
 
 The path `-` is standard input or output, and `./-` a file of that name.  A symbolic link stands for its
 target.  A device or a named pipe is written in place; only a regular file can be replaced by a new one.
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from inspect import Parameter, Signature
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -49,17 +48,17 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
         default = Parameter.empty if default is MISSING else default
         if "typer" in each.metadata:
             hints[each.name] = Annotated[hints[each.name], each.metadata["typer"]]
-        kind_of = Parameter.KEYWORD_ONLY
-        parameters.append(Parameter(each.name, kind_of, default=default, annotation=hints[each.name]))
+        parameters.append(
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name])
+        )
     made: Any = command
-    made.__doc__, made.__annotations__ = work.__doc__, hints
-    made.__signature__ = Signature(parameters)
+    made.__doc__, made.__annotations__, made.__signature__ = work.__doc__, hints, Signature(parameters)
     return command
 
 
 @dataclass(frozen=True)
 class OfContext:
-    """The command line of a command that asks which of its options were given."""
+    """Options of a command that asks which of them were given."""
 
     ctx: typer.Context
 
@@ -87,34 +86,28 @@ def parse_count(text: str, most: int = LARGEST_COUNT) -> int:
     return count
 
 
-def parse_rate(text: str) -> float:
-    """Parse a finite number above 0."""
+def _parse(text: str, what: str, is_valid: Callable[[float], bool]) -> float:
     try:
-        rate = float(text)
+        number = float(text)
     except ValueError:
-        rate = 0.0
-    if not (isfinite(rate) and rate > 0.0):
-        raise typer.BadParameter(f"{str(text)!r} is not a finite number above 0")
-    return rate
+        number = nan
+    if not (isfinite(number) and is_valid(number)):
+        raise typer.BadParameter(f"{str(text)!r} is not {what}")
+    return number
+
+
+def parse_rate(text: str) -> float:
+    return _parse(text, "a finite number above 0", lambda number: number > 0.0)
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a finite number, 0 or more."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not (isfinite(seconds) and seconds >= 0.0):
-        raise typer.BadParameter(f"{str(text)!r} is not a finite number from 0")
-    return seconds
+    return _parse(text, "a finite number from 0", lambda number: number >= 0.0)
 
 
 def parse_part(text: str) -> float:
     """Parse a number above 0 and up to 1."""
-    part = parse_rate(text)
-    if part > 1.0:
-        raise typer.BadParameter(f"{str(text)!r} is not in 0..1")
-    return part
+    parse_rate(text)
+    return _parse(text, "in 0..1", lambda number: number <= 1.0)
 
 
 def parse_slo(text: str) -> Target:
@@ -132,11 +125,11 @@ def check_choice(option: str, value: str, valid: Iterable[str]) -> None:
 
 
 @contextmanager
-def as_usage_error(option: str, kind: type[PeekError], more: str = "") -> Iterator[None]:
+def as_usage_error(option: str, more: str = "") -> Iterator[None]:
     """Turn an error of the library into a `BadParameter` of this option, with `more` after its text."""
     try:
         yield
-    except kind as error:
+    except (InvalidConfig, WorkloadError) as error:
         raise typer.BadParameter(f"{error}{more}", param_hint=option) from None
 
 
@@ -163,7 +156,7 @@ def policy_of(label: str) -> PeekConfig:
 
 def check_policies(labels: Sequence[str]) -> None:
     """Raise `BadParameter` for a label of --policy that names no policy."""
-    with as_usage_error("--policy", InvalidConfig):
+    with as_usage_error("--policy"):
         for label in labels:
             policy_of(label)
 
@@ -172,7 +165,6 @@ def check_policies(labels: Sequence[str]) -> None:
 
 
 def parse_source(text: str) -> Path:
-    """Parse a path to read from."""
     path = Path(text)
     return path.absolute() if path == STREAM and text != "-" else path
 
@@ -209,7 +201,6 @@ def is_regular(path: Path) -> bool:
 
 
 def real_path(path: Path) -> Path:
-    """Return a path with its symbolic links resolved; its last name need not exist."""
     return Path(os.path.realpath(path))
 
 
@@ -224,67 +215,59 @@ def check_target(path: Path) -> None:
 
 
 def check_no_folder(path: Path) -> None:
-    """Raise `PeekError` for a folder as target."""
     if path != STREAM and path.is_dir():
         raise PeekError(f"{path}: is a folder")
 
 
-Named = Iterable[tuple[str, Path]]  # pairs of an argument's or option's name and its path
+Named = Iterable[tuple[str, Path | None]]  # pairs of an argument's or option's name and its path, if given
 
 
 def refuse_clashes(read: Named, written: Named) -> None:
     """Raise `BadParameter` if two of these paths are one file, or one would have to lie in another."""
     taken: dict[object, str] = {}
-    folders: list[tuple[str, str, str]] = []
-    for descriptor, group in ((0, read), (1, written)):
-        for role, path in group:
-            shown = f"{role} {path}"
-            for key in _identities(path, descriptor):
-                if key in taken:
-                    raise typer.BadParameter(f"{shown} is the same file as {taken[key]}", param_hint=role)
-            taken.update(dict.fromkeys(_identities(path, descriptor), shown))
-            if path != STREAM:
-                folders += [(role, shown, str(parent)) for parent in real_path(path).parents]
-    for role, shown, parent in folders:
-        if parent in taken:
-            raise typer.BadParameter(f"{shown} cannot lie in {taken[parent]}", param_hint=role)
+    named = [(0, *each) for each in read] + [(1, *each) for each in written]
+    given = [(descriptor, role, path) for descriptor, role, path in named if path is not None]
+    for descriptor, role, path in given:
+        identities = _identities(path, descriptor)
+        for key in identities:
+            if key in taken:
+                raise typer.BadParameter(f"{role} {path} is the same file as {taken[key]}", param_hint=role)
+        taken.update(dict.fromkeys(identities, f"{role} {path}"))
+    for _, role, path in given:
+        for parent in () if path == STREAM else real_path(path).parents:
+            if parent in taken:
+                raise typer.BadParameter(f"{role} {path} cannot lie in {taken[parent]}", param_hint=role)
 
 
 def _identities(path: Path, descriptor: int) -> list[object]:
     """Return a file's real path and inode, or a stream's descriptor and, if it is a regular file, inode."""
-    found: list[object] = []
+    found: list[object] = [descriptor if path == STREAM else real_path(path)]
     with suppress(OSError):
-        if path == STREAM:
-            found.append(descriptor)
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return found
-        else:
-            found.append(os.path.realpath(path))
-            status = path.stat()
-        found.append((status.st_dev, status.st_ino))
+        status = os.fstat(descriptor) if path == STREAM else path.stat()
+        if path != STREAM or stat.S_ISREG(status.st_mode):
+            found.append((status.st_dev, status.st_ino))
     return found
 
 
 # -- fields of a command ------------------------------------------------------------------------------------
 
 
-def read_path(metavar: str, text: str, default: Any = MISSING) -> Any:
-    """Declare an argument: a path to read from."""
-    return as_field(typer.Argument(parser=parse_source, metavar=metavar, help=text), default)
+Parser = Callable[[str], Any] | None
+
+
+def read_path(metavar: str, text: str, default: Any = MISSING, parser: Parser = parse_source) -> Any:
+    """Declare an argument, by default a path to read from."""
+    return as_field(typer.Argument(parser=parser, metavar=metavar, help=text), default)
 
 
 def written_path(metavar: str, text: str) -> Any:
     """Declare an argument: a path to write to."""
-    return as_field(typer.Argument(parser=parse_target, metavar=metavar, help=text), MISSING)
+    return read_path(metavar, text, parser=parse_target)
 
 
-Parser = Callable[[str], Any] | None
-
-
-def value(text: str, default: Any, metavar: str | None = None, parser: Parser = None, *flags: str) -> Any:
+def value(text: str, default: Any, metavar: str = "NAME", parser: Parser = None, *flags: str) -> Any:
     """Declare an option with a value."""
-    return as_field(typer.Option(*flags, parser=parser, metavar=metavar or "NAME", help=text), default)
+    return as_field(typer.Option(*flags, parser=parser, metavar=metavar, help=text), default)
 
 
 def count(text: str, default: int | None = None, most: int = LARGEST_COUNT) -> Any:

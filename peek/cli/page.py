@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from html import escape
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from peek.cli.report import figure_text, target_text
-from peek.simulation.answer import FIGURES, OURS, Figure, figure_named
+from peek.simulation.answer import FIGURES, OURS, figure_named
 
 Checked = Mapping[str, Any]  # the object that `peek check --json` prints
 
@@ -55,14 +56,14 @@ def page(found: Checked) -> str:
         "ttft_s.p99": "99th percentile of it",
         "goodput.0.share": f"Requests in time: {target_text(found['runs'][0]['goodput'][0])}",
     }
-    drawn = "".join(
-        f"<figure>{_bars(found, title, figure_named(name))}</figure>" for name, title in panels.items()
-    )
+    drawn = "".join(f"<figure>{_bars(found, *panel)}</figure>" for panel in panels.items())
     answer = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found["sentence"]))
-    unread = found["log"]["not_understood"]["lines"]
+    unread = log["not_understood"]["lines"]
     told = [*found["summary"], *[f"{unread:,} lines of no known format"] * bool(unread), *found["notes"]]
     lines = "".join(f"<li>{escape(each)}</li>" for each in told)
-    engine = escape(found["engine"])
+    engine, draws = escape(found["engine"]), found["draws"]
+    others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"
+    ranges = f" Lines: the range over {draws} resamples of the arrivals." * bool(draws)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -71,7 +72,7 @@ def page(found: Checked) -> str:
 <p class="dim">{escape(names)}: {escape(found["summary"][-1])}</p>
 <p class="answer">{answer}</p>
 <div class="panels">{drawn}</div>
-<p class="dim">{_legend(found)}</p>
+<p class="dim">{others}: what {engine} offers by itself; blue is advised. Red: <code>peek</code>.{ranges}</p>
 <h2>All figures</h2><div class="wide">{_table(found)}</div>
 <h2>What the log is</h2><ul>{lines}</ul>
 <h2>How this was found</h2><p>{_method(found)}</p>
@@ -79,13 +80,6 @@ def page(found: Checked) -> str:
 request.</footer>
 </main></body></html>
 """
-
-
-def _legend(found: Checked) -> str:
-    engine = escape(found["engine"])
-    others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"
-    said = f"{others}: what {engine} offers by itself; blue is advised. Red: <code>peek</code>."
-    return said + f" Lines: the range over {found['draws']} resamples of the arrivals." * bool(found["draws"])
 
 
 def _method(found: Checked) -> str:
@@ -104,22 +98,17 @@ def _name(run: Mapping[str, Any]) -> str:
     return str(run["policy"]).removesuffix("+lru")
 
 
-def _kind(found: Checked, run: Mapping[str, Any]) -> str:
-    return "ours" if run["policy"] == OURS else "best" if run["policy"] == found["advised"] else ""
-
-
-def _bars(found: Checked, title: str, figure: Figure) -> str:
+def _bars(found: Checked, name: str, title: str) -> str:
     """Draw a horizontal bar from 0 for each run, with its range and its value, as SVG."""
     left, width, row, top = 96, 200, 30, 32
-    runs = found["runs"]
-    ends = [run["spread"][figure.name] for run in runs]
-    most = max([high for _, high in ends] + [1e-9])
-    height = top + row * len(runs)
+    figure, runs = figure_named(name), found["runs"]
+    most = max([run["spread"][name][1] for run in runs] + [1e-9])
     parts = [f'<text x="0" y="15" font-weight="600">{escape(title)}</text>']
-    for place, (run, (low, high)) in enumerate(zip(runs, ends, strict=True)):
-        value, y, kind = figure.value(run), top + row * place, _kind(found, run)
-        size = width * value / most
-        start, stop = left + width * low / most, left + width * high / most
+    for y, run in zip(count(top, row), runs, strict=False):
+        value = figure.value(run)
+        kind = {OURS: "ours", found["advised"]: "best"}.get(run["policy"], "")
+        size, *ends = (width * each / most for each in (value, *run["spread"][name]))
+        start, stop = (left + end for end in ends)
         parts += [
             f'<text x="{left - 8}" y="{y + 15}" text-anchor="end" class="{kind}">{escape(_name(run))}</text>',
             f'<rect x="{left}" y="{y + 2}" width="{max(size, 1.0):.1f}" height="18" rx="2" class="{kind}"/>',
@@ -128,8 +117,8 @@ def _bars(found: Checked, title: str, figure: Figure) -> str:
         ]
     label = "; ".join(f"{_name(run)} {figure_text(figure, figure.value(run))}" for run in runs)
     return (
-        f'<svg viewBox="0 0 {left + width + 70} {height}" role="img" aria-label="{escape(title)}: '
-        f'{escape(label)}">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {left + width + 70} {top + row * len(runs)}" role="img" '
+        f'aria-label="{escape(title)}: {escape(label)}">{"".join(parts)}</svg>'
     )
 
 
@@ -137,13 +126,12 @@ def _table(found: Checked) -> str:
     runs = found["runs"]
     in_time = [f"in time: {target_text(each)}" for each in runs[0]["goodput"][:2]]
     titles = ("first token, mean", "p99", "last token, mean", *in_time, "requests a second", "cache hit")
-    columns = list(zip(titles, FIGURES, strict=True))
-    head = "".join(f"<th>{escape(title)}</th>" for title, _ in columns)
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     rows = [
         f"<tr><td>{escape(_name(run))}"
         + f"<br><span class='dim'>{escape(run['setting'])}</span>" * (run["setting"] != OURS)
         + "</td>"
-        + "".join(f"<td>{figure_text(each, each.value(run))}</td>" for _, each in columns)
+        + "".join(f"<td>{figure_text(each, each.value(run))}</td>" for each in FIGURES)
         + "</tr>"
         for run in runs
     ]

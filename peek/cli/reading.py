@@ -1,8 +1,7 @@
 """Reads the input of all commands: lines of a plain or compressed file or a pipe, or rows of a Parquet table.
 
 A row of a table is a request, as a line of a batch file is.  Its columns are `custom_id` and `body` or
-`params` (JSON text or a struct), or the fields of a body: `messages`, `prompt`, `input`, `prompt_token_ids`,
-`tokens`, `model`, `system`, ...  Empty cells are left out.
+`params` (JSON text or a struct), or the fields of a body, as `messages`.  Empty cells are left out.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -22,25 +21,23 @@ from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli.options import STREAM
 from peek.compressed import damage, unpacked
 from peek.errors import needs
-from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
+from peek.offline.formats import Encode, Line, Loads, excerpt, lines_of
 
 LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on what an archive unpacks to
 SHOWN_FAULTS: Final = 20  # most faults of lines that are named on stderr; all lines are counted
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")  # beginnings of the names of Mistral's tokenizer files
 
-TABLE: Final = ".parquet"
-
 _TABLE_ROWS: Final = 1024  # number of rows in memory while a table is read
 _SHOW_EVERY: Final = 1024  # number of lines between two updates of the progress
-
 _REFRESH_S: Final = 0.1
+
+_Made = TypeVar("_Made")
 
 
 class ProgressBar(Progress):
-    """One bar over all parts of a job; shown only if stderr is a terminal, and removed when the job is done.
+    """One bar over all parts of a job, of which `total` is the size; shown only if stderr is a terminal.
 
-    It draws only when told of progress, as a thread of its own would disturb measurements.  `total` is the
-    size of all parts together, in any unit, None if unknown; `what` the label of the first part.
+    It draws only when told of progress, as a thread of its own would disturb measurements.
     """
 
     def __init__(self, total: int | None, what: str = "") -> None:
@@ -99,7 +96,10 @@ def read_lines(path: Path) -> Iterator[Line]:
     Raises `OSError` or `PeekError` if the file cannot be read; both name it.  Memory: one line.
     """
     if is_table(path):
-        yield from _table_lines(path)
+        with _opened_table(path) as file:
+            rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                yield Line(number, _as_json(row), b"\n")
         return
     if path == STREAM and sys.stdin is None:
         raise PeekError("standard input is closed")
@@ -131,15 +131,7 @@ def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def is_table(path: Path) -> bool:
-    return path.suffix == TABLE
-
-
-def _table_lines(path: Path) -> Iterator[Line]:
-    """Yield the rows of a table as JSON, numbered from 1.  `PeekError` if the file is damaged."""
-    with _opened_table(path) as file:
-        rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
-        for number, row in enumerate(rows, start=1):
-            yield Line(number, _as_json(row), b"\n")
+    return path.suffix == ".parquet"
 
 
 def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
@@ -177,6 +169,9 @@ def _opened_table(path: Path) -> Iterator[Any]:
         raise PeekError(f"{path}: damaged: {excerpt(str(error))}") from None
 
 
+# -- lines that are left out ------------------------------------------------------------------------------
+
+
 class BadLines:
     """Counts the lines that are left out (`count`); names the first with each fault on stderr."""
 
@@ -185,13 +180,29 @@ class BadLines:
         self._source = source
         self._told: set[str] = set()
 
-    def leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
-        """Count line `number` as left out because of an error."""
+    @contextmanager
+    def leaving_out(self, number: int) -> Iterator[None]:
+        """Leave line `number` out if it turns out to be no request, or to have no valid prompt."""
+        try:
+            yield
+        except WorkloadError as error:
+            self.leave_out(number, str(error))
+        except InvalidKey as error:  # it quotes the prompt
+            self.leave_out(number, excerpt(str(error)))
+
+    def leave_out(self, number: int, fault: str) -> None:
+        """Count line `number` as left out because of a fault."""
         self.count += 1
-        reason = " ".join((str(error) if isinstance(error, WorkloadError) else excerpt(str(error))).split())
+        reason = " ".join(fault.split())
         if reason not in self._told and len(self._told) < SHOWN_FAULTS:
             self._told.add(reason)
             print(f"peek: {self._source}: line {number}: {reason}", file=sys.stderr)
+
+    def made(self, lines: Iterable[Line], make: Callable[[Line], _Made]) -> Iterator[tuple[Line, _Made]]:
+        """Yield each line with what is made of it, without the lines that are left out."""
+        for line in lines:
+            with self.leaving_out(line.number):
+                yield line, make(line)
 
     def complain(self, fault: str = "") -> None:
         """Raise `WorkloadError` if lines were left out or there is a `fault`; called after all other work."""
@@ -200,30 +211,18 @@ class BadLines:
             raise WorkloadError(f"{self._source}: {'; '.join(filter(None, (left_out, fault)))}")
 
 
-def read_requests(
-    source: Path, encode: Encode | None, bad: BadLines
-) -> Iterator[tuple[Line, BatchRequest, bytes]]:
-    """Yield line, request and packed prompt for each request of a batch file; bad lines go to `bad`."""
-    loads = json_loads()
-    for line in read_lines(source):
-        try:
-            request = parse_request(line.content, loads)
-            key = key_of(request.prompt, encode)
-        except (WorkloadError, InvalidKey) as error:
-            bad.leave_out(line.number, error)
-            continue
-        yield line, request, key
+# -- tokenizers -------------------------------------------------------------------------------------------
 
 
-def tokenizer_file(path: Path) -> Path:
+def tokenizer_file(path: Path | None) -> Path | None:
     """Return the path of a tokenizer file, given it or its folder; `PeekError` if there is none."""
-    if path.is_dir():
+    if path is not None and path.is_dir():
         names = ("tokenizer.json", "tekken.json", "tokenizer.model")
         found = [path / name for name in names if (path / name).exists()]
         if not found:
             raise PeekError(f"{path}: has none of {', '.join(names)}")
-        path = found[0]
-    if not path.exists():
+        return found[0]
+    if path is not None and not path.exists():
         raise PeekError(f"{path}: no such file")
     return path
 
@@ -234,9 +233,9 @@ def load_tokenizer(path: Path | None) -> Encode | None:
     The file is Hugging Face's `tokenizer.json` or Mistral's `tekken.json` or `tokenizer.model*`.  No special
     tokens are added, as they are the same at the start of every prompt.  Nothing is downloaded.
     """
+    path = tokenizer_file(path)
     if path is None:
         return None
-    path = tokenizer_file(path)
     package, option = "tokenizers", "--tokenizer"
     try:
         if path.name.startswith(MISTRAL_NAMES):

@@ -1,7 +1,6 @@
 """`peek reorder`, `peek restore`, `peek batch`: put a batch file into another order, and its results back.
 
-Lines stay as they are, byte for byte.  An order file beside the output, with one line per output line, lets
-`peek restore` put results back.  A request that is not understood is named and goes through, behind the
+Lines stay as they are, byte for byte.  A request that is not understood is named and goes through, behind the
 others.  A line that is none is named and left out; when all is done the exit code is then 1.
 
 Requests go from the reader to a runner, and lines go from the runner to the writer.  The runner in memory has
@@ -15,16 +14,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import IO, Final, NamedTuple, TypeVar
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import typer
 
-from peek import InvalidKey, PeekError, WorkloadError
+from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli import reading
 from peek.cli.trace import counted
@@ -40,18 +39,12 @@ from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input, not held in memory from here on; compressed count 5 x
-
-LARGEST_REPLICAS: Final = 1000
-
 MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
 IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"
 RESULTS: Final = "results.jsonl"
-
 BEHIND: Final = "not understood, put behind the others"
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +68,7 @@ class ReorderOptions(Ordering):
     order: Path | None = cli.value(
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
-    replicas: int = cli.count("Write one file for each of this many replicas.", 1, LARGEST_REPLICAS)
+    replicas: int = cli.count("Write one file for each of this many replicas.", 1, 1000)
     out_of_core: bool | None = cli.switch(
         "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
     )
@@ -97,11 +90,9 @@ def _reorder(options: ReorderOptions) -> tuple[str, bool]:
     outputs = [cli.beside(target, ".order") if options.order is None else options.order, *targets]
     if source != cli.STREAM and not source.exists():
         raise PeekError(f"{source}: no such file")
-    read = {"IN": source}
-    tokenizer = options.tokenizer
-    if tokenizer is not None:
-        read["--tokenizer"] = tokenizer = reading.tokenizer_file(tokenizer)
-    cli.refuse_clashes(read.items(), [("--order", outputs[0]), *(("OUT", path) for path in targets)])
+    tokenizer = reading.tokenizer_file(options.tokenizer)
+    written = [("--order", outputs[0]), *(("OUT", path) for path in targets)]
+    cli.refuse_clashes([("IN", source), ("--tokenizer", tokenizer)], written)
     for path in outputs:
         cli.check_target(path)
     is_large = _is_large(source) if options.out_of_core is None else options.out_of_core
@@ -111,17 +102,15 @@ def _reorder(options: ReorderOptions) -> tuple[str, bool]:
     bare, requests = -1, 0
     with _out_of_core(options, outputs) if is_large else nullcontext(_InMemory(options)) as runner:
         lines = reading.read_lines(source)
-        for line, (request, key) in _made(lines, lambda each: formats.any_request(each, loads, encode), bad):
+        for line, (request, key) in bad.made(lines, lambda each: formats.any_request(each, loads, encode)):
             if request.fault:
-                unknown.leave_out(line.number, WorkloadError(f"{BEHIND}: {request.fault}"))
+                unknown.leave_out(line.number, f"{BEHIND}: {request.fault}")
             if not line.end:
                 bare = requests
-            namespace = f"{request.namespace}/{formats.kind_of(request.prompt)}"
-            runner.add(line, request, namespace, key)
+            runner.add(line, request, f"{request.namespace}/{formats.kind_of(request.prompt)}", key)
             requests += 1
-        repeated = runner.arrange(options.replicas)
-        if repeated is not None:
-            raise WorkloadError(f"{source}: {formats.repeated_id_error(*repeated)}")
+        with cli.naming(source):
+            runner.arrange(options.replicas)
         _write(runner, source, outputs, bare)
     if options.explain:
         print("\n".join(runner.explanation()), file=sys.stderr if cli.STREAM in outputs else sys.stdout)
@@ -136,7 +125,7 @@ def _say(message: str, failed: bool) -> None:
 
 
 def _told(what: object, *counts: tuple[int, str, str]) -> str:
-    """Return a message on `what` with the counts that are not 0, each with noun and fate; "" if all are 0."""
+    """Return a message on `what` with the counts that are not 0, each with noun and fate; "" for none."""
     told = ", ".join(f"{counted(count, noun)} {fate}" for count, noun, fate in counts if count)
     return f"{what}: {told}" if told else ""
 
@@ -173,49 +162,33 @@ def _is_large(source: Path) -> bool:
 # -- the pipeline -----------------------------------------------------------------------------------------
 
 
-def _made(
-    lines: Iterable[Line], make: Callable[[Line], Made], bad: reading.BadLines
-) -> Iterator[tuple[Line, Made]]:
-    """Yield each line with what is made of it; a line of which nothing can be made goes to `bad`."""
-    for line in lines:
-        try:
-            made = make(line)
-        except (WorkloadError, InvalidKey) as error:
-            bad.leave_out(line.number, error)
-        else:
-            yield line, made
-
-
 def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], bare: int) -> None:
     """Write the order file, which is the first output, and a file for each replica.
 
     `bare` is the index of the line without an end of line; -1 if there is none.
     """
     with write_whole(outputs) as (order_file, *streams):
-        swap = formats.end_swap(bare, *runner.last(), len(streams))
-        rows: list[list[int]] = [[] for _ in streams]
+        ends = formats.new_ends(bare, *runner.last(), len(streams))
+        numbers: list[list[int]] = [[] for _ in streams]
         to_table = reading.is_table(outputs[-1])
         for row, raw in runner.placed():
             order_file.write(formats.order_line(row.number, row.name))
             if to_table:
-                rows[row.replica].append(row.number)
+                numbers[row.replica].append(row.number)
             else:
-                streams[row.replica].write(swap.apply(row.prompt, raw))
-        for numbers, stream in zip(rows, streams, strict=True):
-            if to_table:
-                reading.copy_rows(source, numbers, stream)
+                streams[row.replica].write(formats.with_end(raw, ends.get(row.prompt)))
+        if to_table:
+            for each, stream in zip(numbers, streams, strict=True):
+                reading.copy_rows(source, each, stream)
 
 
 class _Kept(NamedTuple):
-    """What is kept of a request in memory.
-
-    Equal system prompts of a namespace have equal numbers; a request that is not understood has -1.
-    """
+    """What is kept of a request in memory."""
 
     number: int
     custom_id: str
     raw: bytes
-    system: int
+    system: int  # equal for equal system prompts of a namespace; -1 for a request that is not understood
 
 
 class _InMemory:
@@ -223,6 +196,7 @@ class _InMemory:
 
     def __init__(self, options: ReorderOptions) -> None:
         self._options = options
+        self._engine = engine_named(options.engine)
         self._limit = OUT_OF_CORE_BYTES if options.out_of_core is None else 0
         self._bytes = 0
         self._kept: list[_Kept] = []
@@ -234,30 +208,25 @@ class _InMemory:
         raw = line.content + line.end
         self._bytes += len(raw)
         if self._limit and self._bytes > self._limit:
-            raise PeekError(
-                f"{self._options.source}: holds more than {self._limit:,} bytes: choose --out-of-core"
-            )
+            source = self._options.source
+            raise PeekError(f"{source}: holds more than {self._limit:,} bytes: choose --out-of-core")
         known = self._systems
         system = -1 if request.fault else known.setdefault((namespace, request.system), len(known))
         self._kept.append(_Kept(line.number, request.custom_id, raw, system))
         self._trie.add(key, namespace)
 
-    def arrange(self, replicas: int) -> tuple[int, int, str] | None:
-        """Find the order, once.  If a custom_id occurs twice, return its two line numbers and it instead."""
-        options = self._options
-        repeated = formats.find_repeated((each.number, each.custom_id) for each in self._kept)
-        if repeated is not None:
-            return repeated
-        self._shape = contract(finished(self._trie), options.block_tokens)
+    def arrange(self, replicas: int) -> None:
+        """Find the order, once; `WorkloadError` if a custom_id occurs twice."""
+        formats.check_ids((each.number, each.custom_id) for each in self._kept)
+        block_tokens = self._options.block_tokens
+        self._shape = contract(finished(self._trie), block_tokens)
         del self._trie  # its edges take memory
-        engine = engine_named(options.engine)
-        self._found = arrange(self._shape, options.cache_tokens, options.block_tokens, engine, min_gain=0.001)
+        self._found = arrange(self._shape, self._options.cache_tokens, block_tokens, self._engine)
         orders = [self._found.order]
         if replicas > 1:
-            shares = shares_of(self._shape, self._found, replicas, options.block_tokens)
+            shares = shares_of(self._shape, self._found, replicas, block_tokens)
             orders = [share.order for share in shares]
         self._orders = [sorted(order, key=lambda index: self._kept[index].system < 0) for order in orders]
-        return None
 
     def placed(self) -> Iterator[tuple[Row, bytes]]:
         """Yield the lines in the new order, replica after replica; a row's name is its custom_id as JSON."""
@@ -286,16 +255,12 @@ class _InMemory:
         ]
 
     def _hits(self) -> dict[str, float]:
-        """Return the expected hits of the old order, a sort by system prompt, and the new order."""
-        options, hits = self._options, {}
-        hits["as it came, the engine's own order"] = self._found.expected_hit_before or 0.0
+        hits = {"as it came, the engine's own order": self._found.expected_hit_before or 0.0}
         if len(self._systems) > 1:
             order = np.argsort([each.system for each in self._kept], kind="stable")
-            blocks = options.cache_tokens // options.block_tokens
-            in_flight = engine_named(options.engine).in_flight
-            hits["sorted by system prompt alone"] = hit_ratio(
-                self._shape, order, blocks, options.block_tokens, in_flight
-            )
+            block, in_flight = self._options.block_tokens, self._engine.in_flight
+            blocks = self._options.cache_tokens // block
+            hits["sorted by system prompt alone"] = hit_ratio(self._shape, order, blocks, block, in_flight)
         return {**hits, "as written": self._found.expected_hit_after or 0.0}
 
 
@@ -315,10 +280,10 @@ class _OutOfCore:
         self._order.add(key, namespace, record, bool(request.fault))
         self._place += len(raw)
 
-    def arrange(self, replicas: int) -> tuple[int, int, str] | None:
+    def arrange(self, replicas: int) -> None:
         self._spool.close()
-        repeated = self._order.arrange(replicas)
-        return None if repeated is None else (repeated[0], repeated[1], json.loads(repeated[2]))
+        if repeated := self._order.arrange(replicas):
+            raise formats.repeated_id_error(repeated[0], repeated[1], json.loads(repeated[2]))
 
     def placed(self, start: int = 0) -> Iterator[tuple[Row, bytes]]:
         with self._path.open("rb") as lines:
@@ -343,7 +308,7 @@ class _OutOfCore:
 
 @contextmanager
 def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutOfCore]:
-    """Make the runner out of core, with its files in a folder that is removed when the work is done."""
+    """Make the runner out of core; its files are in a folder that is removed when the work is done."""
     try:
         import duckdb
     except ImportError:
@@ -388,7 +353,7 @@ def restore_command(options: RestoreOptions) -> None:
         numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
     lines = {line.number: line for line in reading.read_lines(results)}
     bad = reading.BadLines(results)
-    made = _made(lines.values(), lambda line: formats.id_of(line.content, loads), bad)
+    made = bad.made(lines.values(), lambda line: formats.id_of(line.content, loads))
     found = {line.number: custom_id for line, custom_id in made}
     with cli.naming(results):
         placed, faults = formats.match_results(found, list(lines), numbers, ids, options.by_position)
@@ -405,13 +370,13 @@ def restore_command(options: RestoreOptions) -> None:
     ranked = sorted(placed, key=placed.__getitem__)
     raw = {number: lines[number].content + lines[number].end for number in ranked}
     bare = next((number for number in ranked if not lines[number].end), -1)
-    swap = formats.end_swap(bare, ranked[-1], raw[ranked[-1]]) if ranked else formats.EndSwap()
+    ends = formats.new_ends(bare, ranked[-1], raw[ranked[-1]]) if ranked else {}
     with write_whole([target]) as (stream,):
         if reading.is_table(target):
             reading.copy_rows(results, ranked, stream)
         else:
             for number, line in raw.items():
-                stream.write(swap.apply(number, line))
+                stream.write(formats.with_end(line, ends.get(number)))
     if told:
         raise WorkloadError(told)
 
@@ -422,11 +387,8 @@ def restore_command(options: RestoreOptions) -> None:
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Ordering):
     target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
-    command: list[str] = cli.as_field(
-        typer.Argument(
-            metavar="-- COMMAND ...", help=f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}."
-        ),
-        MISSING,
+    command: list[str] = cli.read_path(
+        "-- COMMAND ...", f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}.", parser=None
     )
 
 

@@ -1,8 +1,7 @@
 """The output of `peek simulate`: the table, the JSON object, the verdict, the plot.
 
-The table has to fit thirteen figures a row into 80 columns.  So headings have three short lines (what, which,
-unit), values have three significant digits, and the ideal cache hit has a row of its own.  matplotlib is an
-extra (`peek-kv[plot]`) and is imported inside functions only.
+The table fits thirteen figures a row into 80 columns.  So headings have three short lines, values have three
+significant digits, and the ideal cache hit has a row of its own.  matplotlib is an extra (`peek-kv[plot]`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -41,7 +39,6 @@ ROOMY_COLUMNS: Final = 100  # width of a terminal from which the table's columns
 SHORT_WAIT_S: Final = 0.1  # there is hardly a queue if 99 of 100 requests wait less than this, in seconds
 
 PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
-
 LOG_RANGE: Final = 10.0  # a panel of times with a wider range, largest over smallest, has a log axis
 
 _PEEK: Final = "#c8553d"
@@ -62,13 +59,12 @@ class Batch:
     @property
     def title(self) -> str:
         """The workload in a few words."""
-        workload = self.workload
+        workload, scale, rate = self.workload, self.workload.rate_scale, self.workload.session_rate
         if workload.load == "trace":
-            scale = workload.rate_scale
-            return f"trace {workload.name}" + ("" if scale == 1.0 else f", arrivals {scale:g} times as fast")
+            return f"trace {workload.name}" + f", arrivals {scale:g} times as fast" * (scale != 1.0)
         if workload.load == "sessions":
-            rate, seed = workload.session_rate, workload.seed
-            return f"sessions {workload.name}" + ("" if rate is None else f", {rate:g} a second, seed {seed}")
+            paced = "" if rate is None else f", {rate:g} a second, seed {workload.seed}"
+            return f"sessions {workload.name}{paced}"
         return f"{workload.name} {workload.load}, seed {workload.seed}"
 
     @property
@@ -76,18 +72,18 @@ class Batch:
         """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         warmup = f" (the first {workload.warmup} warm up, unmeasured)" if workload.warmup else ""
+        fleet = "" if replicas is None else f", {replicas} replicas"
         return (
             f"{len(workload.requests):,} requests{warmup}, "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
-            f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}"
-        ) + ("" if replicas is None else f", {replicas} replicas")
+            f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}{fleet}"
+        )
 
 
 # -- JSON -----------------------------------------------------------------------------------------------
 
 
 def as_json_text(batches: list[Batch]) -> str:
-    """Return one JSON object with every run of every batch, and verdicts on recorded traffic."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
     if said := list(filter(None, map(verdict, batches))):
         found["verdicts"] = said
@@ -101,12 +97,8 @@ def rounded(value: Any) -> Any:
 
 def significant(value: float) -> str:
     """Write a number with three significant digits, at most three decimals, and its whole part in full."""
-    if value == 0.0:
-        return "0"
-    for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)):
-        if value < limit:
-            return f"{value:.{decimals}f}"
-    return f"{value:.0f}"
+    decimals = sum(value < limit for limit in (0.9995, 9.995, 99.95))
+    return f"{value:.{decimals}f}" if value else "0"
 
 
 # -- the table ------------------------------------------------------------------------------------------
@@ -137,7 +129,7 @@ def _in_time(runs: list[dict[str, Any]]) -> str:
 
 
 def name_of(run: dict[str, Any]) -> str:
-    """Return what distinguishes a run from others of its batch: its policy, in a fleet also its router."""
+    """Return what tells a run from others of its batch: its policy, in a fleet also its router."""
     router = run.get("router")
     return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
 
@@ -165,6 +157,10 @@ def _microseconds(value: float) -> str:
     return significant(value) if value < 9999.5 else f"{value / 1000.0:.0f}k"
 
 
+def _percent(ratio: float) -> str:
+    return f"{100.0 * ratio:.1f}"
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of the table."""
@@ -174,10 +170,6 @@ class Column:
     text: Callable[[float], str] = significant  # function that formats the value of the figure
     compared: bool = False  # whether another column follows, with the ratio to the first run
     is_ranked: bool = True  # whether the best value is to stand out
-
-
-def _percent(ratio: float) -> str:
-    return f"{100.0 * ratio:.1f}"
 
 
 _COLUMNS: Final = (
@@ -192,13 +184,11 @@ _COLUMNS: Final = (
     Column("plan\nmean\nµs", figure_named("plan_us.mean"), _microseconds, is_ranked=False),
     Column("\np99\nµs", figure_named("plan_us.p99"), _microseconds, is_ranked=False),
 )
-"""The table's columns from left to right."""
-
+# The last column if requests are turns of sessions, in place of the planning times' p99.
 _JOB: Final = Column("job\nmean\ns", figure_named("job_s.mean"))
-"""The last column if requests are turns of sessions, in place of the planning times' p99."""
 
+# Lines under the heading and between sections, none between columns.
 _RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
-"""Lines under the heading and between sections, none between columns."""
 
 
 def _columns(runs: list[dict[str, Any]]) -> Sequence[Column]:
@@ -221,7 +211,6 @@ def _table(runs: list[dict[str, Any]], roomy: bool) -> Table:
 
 
 def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
-    """Return the cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
     for column in _columns(runs):
         values = [column.figure.value(each) for each in runs]
@@ -239,57 +228,45 @@ def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
 
 # -- the verdict ------------------------------------------------------------------------------------------
 
-
+# Figures that the verdict of `peek simulate` may mention.
 _SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
-"""Figures that the verdict of `peek simulate` may mention."""
 
 
 def verdict(batch: Batch) -> str:
     """Say in one sentence what a policy changes: `peek` if it ran, else the one with the shortest mean TTFT.
 
-    Each figure is compared with the best of the engine's own settings among the runs, or with the first run
-    if there are none.  "" for one run, for several routers, and for a cell, which the evaluation covers.
+    Each figure is compared with the best of the engine's own settings among the runs, else with the first
+    run.  "" for one run, for several routers, and for a cell, which the evaluation covers.
     """
     routers = {run.get("router") for run in batch.runs}
     if batch.workload.load not in ("trace", "sessions") or len(routers) > 1:
         return ""
     runs = {str(run["policy"]): run for run in batch.runs}
-    stock = [label for label in engine_of(batch.cache).stock if label in runs] or [next(iter(runs))]
-    others = [label for label in runs if label not in stock]
+    labels, means = list(runs), {label: run["ttft_s"]["mean"] for label, run in runs.items()}
+    stock = [label for label in engine_of(batch.cache).stock if label in runs] or labels[:1]
+    others = [label for label in labels if label not in stock]
     if not others:
-        others, stock = list(runs)[1:], list(runs)[:1]
+        others, stock = labels[1:], labels[:1]
     if not others:
         return ""
-    mean = figure_named("ttft_s.mean")
-    ours = OURS if OURS in others else min(others, key=lambda label: mean.value(runs[label]))
+    ours = OURS if OURS in others else min(others, key=means.__getitem__)
     found = [each for each in changes([runs], ours, stock) if each.figure.name in _SAID]
     said = [change_text(each, False) for each in found if abs(each.gain) > each.figure.same]
     if not said:
         return f"Nothing changes under {ours}: {reason(runs[stock[0]])}."
     against = joined(list(dict.fromkeys(each.against for each in found)), " or ")
-    better = "" if " or " not in against else ", whichever is better,"
+    better = ", whichever is better," * (" or " in against)
     text = f"Under {ours} instead of {against}{better} {joined(said)}"
-    shortest = min(runs, key=lambda label: mean.value(runs[label]))
-    shorter = mean.value(runs[shortest]) < (1.0 - SAME) * mean.value(runs[ours])
-    return text + (
-        f"; {shortest} has the shortest mean, {seconds_text(mean.value(runs[shortest]))}." if shorter else "."
-    )
+    shortest = min(labels, key=means.__getitem__)
+    if means[shortest] < (1.0 - SAME) * means[ours]:
+        text += f"; {shortest} has the shortest mean, {seconds_text(means[shortest])}"
+    return f"{text}."
 
 
-def change_text(
-    change: Change,
-    ranged: bool,
-    names: Mapping[str, str] = MappingProxyType({}),
-    under: str = "",
-    also: str = "",
-) -> str:
-    """Write the change of a figure as part of a sentence.
+def change_text(change: Change, ranged: bool, words: str = "", under: str = "", also: str = "") -> str:
+    """Write the change of a figure as part of a sentence; `ranged` adds the range over the draws.
 
-    Args:
-        ranged: whether to write the range over the draws.
-        names: words of figures that have none of their own.
-        under: words behind the value before.
-        also: words at the end, in brackets.
+    `words` name the figure, "" for its own; `under` follows the value before; `also` ends it, in brackets.
     """
     figure = change.figure
     verb = "rises" if change.after > change.before else "falls"
@@ -303,7 +280,7 @@ def change_text(
     else:
         size = _size(figure, [change.gain, *ends])
     brackets = "; ".join(filter(None, (size, also)))
-    text = f"{figure.words or names[figure.name]} {verb} from {before}{under} to {after}"
+    text = f"{words or figure.words} {verb} from {before}{under} to {after}"
     return f"{text} ({brackets})" if brackets else text
 
 
@@ -311,15 +288,14 @@ def _size(figure: Figure, gains: Sequence[float]) -> str:
     """Write how much a figure changes, then the ends of its range; "x2.4" where one doubles, else percent."""
     ratios = [1.0 + gain if figure.more_is_better else 1.0 - gain for gain in gains]
     times = [max(ratio, 1.0 / max(ratio, 1e-9)) for ratio in ratios]
-    if max(times) >= 1.95:
-        first, *ends = [f"x{each:.1f}" for each in times]
-        return "; ".join(filter(None, (first, " to ".join(ends))))
-    first, *ends = [f"{100.0 * abs(ratio - 1.0):.0f}" for ratio in ratios]
-    return "; ".join(f"{part} %" for part in (first, " to ".join(ends)) if part)
+    is_large = max(times) >= 1.95
+    percents = [f"{100.0 * abs(ratio - 1.0):.0f}" for ratio in ratios]
+    first, *ends = [f"x{each:.1f}" for each in times] if is_large else percents
+    return "; ".join(part + " %" * (not is_large) for part in (first, " to ".join(ends)) if part)
 
 
+# Figures of the answer in words; others are told only if none of these changes.
 _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
-"""Figures of the answer in words; others are told only if none of these changes."""
 
 
 def said_of(found: Answer) -> str:
@@ -329,8 +305,7 @@ def said_of(found: Answer) -> str:
     said = []
     if flag:
         said.append(f"Turn on `{flag}`: {_listed([each for each in found.stock if each.is_gain], found)}.")
-        costs = [each for each in found.stock if each.is_loss]
-        if costs:
+        if costs := [each for each in found.stock if each.is_loss]:
             said.append(f"But {_listed(costs, found)}.")
     if found.verdict in ("gain", "mixed"):
         rival = "" if has_flags else f", beside {found.engine.title}'s default,"
@@ -338,8 +313,7 @@ def said_of(found: Answer) -> str:
     else:
         said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
     told = found.ours[0] if found.verdict == "loss" and found.ours[0].is_loss else None
-    losses = [each for each in found.losses if each is not told]
-    if losses:
+    if losses := [each for each in found.losses if each is not told]:
         said.append(f"But under `peek` {_listed(losses, found, has_flags)}.")
     if len(found.draws) > 1 and (flag or found.gains or found.losses):
         said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
@@ -349,18 +323,18 @@ def said_of(found: Answer) -> str:
 def _listed(changed: list[Change], found: Answer, against: bool = False) -> str:
     """Write changes, of those that matter most; `against` tells which setting each is compared with."""
     runs, advised = found.draws[0], found.advised
-    shares = {
-        f"goodput.{place}.share": f"the share of requests in time ({target_text(each)})"
-        for place, each in enumerate(runs[OURS]["goodput"])
-    }
     said = []
     for each in [one for one in changed if one.figure.name in _FIRST] or changed[:2]:
+        words = ""
+        if not each.figure.words:  # "goodput.0.share"
+            target = runs[OURS]["goodput"][int(each.figure.name.split(".")[1])]
+            words = f"the share of requests in time ({target_text(target)})"
         under = f" under {_setting(found, each.against)}" if against else ""
         also = ""
         if against and each.is_loss and advised not in (each.against, found.default):
             has = figure_text(each.figure, each.figure.value(runs[advised]))
             also = f"{_setting(found, advised)} has {has}"
-        said.append(change_text(each, len(found.draws) > 1, shares, under, also))
+        said.append(change_text(each, len(found.draws) > 1, words, under, also))
     return joined(said)
 
 
@@ -396,9 +370,9 @@ def reason(first: dict[str, Any]) -> str:
     hit, ideal = 100.0 * first["cache_hit"], 100.0 * first["ideal_hit"]
     if wait_s < SHORT_WAIT_S:
         waiting = f"99 of 100 requests wait less than {seconds_text(max(wait_s, 1e-3))}"
-        text = f"{waiting}, so there is hardly a queue to order"
-        options = [name for name in ("session_rate", "rate_scale") if name in first]
-        return text + "".join(f"; a higher --{name.replace('_', '-')} makes one" for name in options)
+        options = {"session_rate": "--session-rate", "rate_scale": "--rate-scale"}
+        more = "".join(f"; a higher {option} makes one" for name, option in options.items() if name in first)
+        return f"{waiting}, so there is hardly a queue to order{more}"
     if ideal < 5.0:
         return f"these prompts share next to nothing, {ideal:.1f} % at best"
     if ideal - hit < 2.0:
@@ -425,7 +399,6 @@ def joined(parts: list[str], last: str = " and ") -> str:
 
 # -- the figure -------------------------------------------------------------------------------------------
 
-
 PANELS: Final = {
     "cache_hit": "Cache hit",
     "ttft_s.mean": "TTFT mean, s (less is better)",
@@ -438,9 +411,8 @@ PANELS: Final = {
 def check_plot(path: Path) -> None:
     """Raise an error, before the runs, if the plot could not be drawn or written after them."""
     if path.suffix.lower() not in PLOT_FORMATS:
-        raise typer.BadParameter(
-            f"{str(path)!r} ends in none of {', '.join(PLOT_FORMATS)}", param_hint="--plot"
-        )
+        said = f"{str(path)!r} ends in none of {', '.join(PLOT_FORMATS)}"
+        raise typer.BadParameter(said, param_hint="--plot")
     check_target(path)
     try:
         import_module("matplotlib")
@@ -452,24 +424,24 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
     """Draw all runs into the file `path`; several seeds become means with their range as a line."""
     from matplotlib import figure as drawing  # not pyplot, which has global state and may open windows
 
-    names = [name_of(run) for run in batches[0].runs]
-    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(names), 2)), dpi=150, layout="constrained")
     first, heading = batches[0], batches[0].title
+    names = [name_of(run) for run in first.runs]
+    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(names), 2)), dpi=150, layout="constrained")
     if len(batches) > 1:
         seeds = ", ".join(str(batch.workload.seed) for batch in batches)
         heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
     title = f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
     figure.suptitle(title, fontsize=10, color=_INK, parse_math=False)
-    drawn = [column for name in PANELS for column in _COLUMNS if column.figure.name == name]
-    for number, column in enumerate(drawn):
-        axes = figure.add_subplot(2, 2, number + 1)
+    columns = {column.figure.name: column for column in _COLUMNS}
+    for place, name in enumerate(PANELS):
+        axes, column = figure.add_subplot(2, 2, place + 1), columns[name]
         values = [[column.figure.value(batch.runs[row]) for batch in batches] for row in range(len(names))]
         _draw(axes, names, values)
-        _scale(axes, column.figure.name, values)
-        if column.figure.name == "cache_hit":
+        _scale(axes, name, values)
+        if name == "cache_hit":
             _draw_ideal(axes, fmean(batch.runs[0]["ideal_hit"] for batch in batches))
         _write_values(axes, column, values)
-        if number % 2:
+        if place % 2:
             axes.set_yticklabels([])
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix[1:].lower())
@@ -511,7 +483,6 @@ def _scale(axes: Axes, name: str, values: list[list[float]]) -> None:
 
 
 def _draw_ideal(axes: Axes, ideal: float) -> None:
-    """Draw the hit of a cache without evictions, on the panel of cache hits."""
     from matplotlib.ticker import PercentFormatter
 
     axes.set_xlim(0.0, min(1.0, max(1.1 * ideal, axes.get_xlim()[1])))

@@ -1,8 +1,7 @@
 """`peek simulate`: runs policies on the simulated engine, on a cell of the paper or on recorded traffic.
 
-The command line is checked first, then what the outside world must offer (recorded file, folder of the plot,
-matplotlib), so that no mistake costs a run.  Every combination of workload (seed, or speed of a trace),
-policy and router is a run.
+All that can be wrong is checked before the first run, so that no mistake costs one.  Every combination of
+workload (seed, or speed of a trace), policy and router is a run.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import typer
 
-from peek import PRESETS, InvalidConfig, PeekError, WorkloadError, backend
+from peek import PRESETS, PeekError, backend
 from peek.cli import options as cli
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
@@ -41,11 +41,8 @@ DEFAULT_POLICIES: Final = (  # those that `make demo` compares
 )  # fmt: skip
 FLEET_POLICIES: Final = ["peek"]  # default policies of a fleet's engines
 
-DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
-
 DEFAULT_CARD: Final = "h100"
 DEFAULT_MODEL: Final = "qwen2.5-32b"
-LARGEST_CARDS: Final = 1024
 
 PER_REQUEST_COLUMNS: Final = (
     "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",
@@ -58,8 +55,7 @@ _NOT_OF_SESSIONS: Final = ("trace", "workload", "load", "trace_file", *_TRACE_ON
 _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
-
-number_of_cards = partial(cli.count, "Number of accelerators, tensor parallel.", 1, LARGEST_CARDS)
+number_of_cards = partial(cli.count, "Number of accelerators, tensor parallel.", 1, 1024)
 part_of_memory = partial(
     cli.value, "Share of the memory for weights and KV cache.", costs.UTILISATION, "FLOAT", cli.parse_part
 )
@@ -105,7 +101,9 @@ class SimulateOptions(cli.OfContext):
     replicas: int | None = cli.count(
         "Number of engines behind a router; the requests of a cell then come as many times faster."
     )
-    router: list[str] = cli.value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
+    router: list[str] = cli.value(
+        f"Router, repeatable: {', '.join(ROUTERS)}.", ["round-robin", "prefix-hash", "peek"]
+    )
     stale_s: float = cli.value(
         "Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT", cli.parse_seconds
     )
@@ -135,15 +133,12 @@ def simulate_command(options: SimulateOptions) -> None:
     if shapes and not options.is_given("policy"):
         policies = FLEET_POLICIES
     _check_files(options)
-    cost, arena = None, options.arena_tokens
+    cost, given = None, {"arena_tokens": options.arena_tokens, "max_running": options.max_running}
     if any(map(options.is_given, _MACHINE)):
         cost = machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
-        arena = arena or arena_of(cost, options.memory_utilization)
-    seats = options.max_running
-    workloads = [
-        replace(each, arena_tokens=arena or each.arena_tokens, max_running=seats or each.max_running)
-        for each in _workloads(options)
-    ]
+        given["arena_tokens"] = options.arena_tokens or arena_of(cost, options.memory_utilization)
+    sizes: dict[str, Any] = {name: size for name, size in given.items() if size is not None}
+    workloads = [replace(each, **sizes) for each in _workloads(options)]
     cost = cost or costs.cost_model_for(options.workload)
     per_request = io.StringIO()
     lines = csv.writer(per_request, lineterminator="\n")
@@ -179,14 +174,14 @@ def _check_source(options: SimulateOptions) -> None:
 
 def _check_files(options: SimulateOptions) -> None:
     """Refuse paths to one file, a file for several speeds, and files that could not be written later."""
-    asked = {"--plot": options.plot, "--per-request": options.per_request}
-    written = [(option, path) for option, path in asked.items() if path is not None]
+    written = [("--plot", options.plot), ("--per-request", options.per_request)]
     if options.as_json and options.per_request == cli.STREAM:
         raise typer.BadParameter("standard output has the JSON object", param_hint="--per-request")
-    if written and len(options.rate_scale) > 1:
-        raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
-    read = {"trace": options.trace or options.trace_file, "sessions": options.sessions}
-    cli.refuse_clashes([(role, path) for role, path in read.items() if path is not None], written)
+    for option, path in written:
+        if path is not None and len(options.rate_scale) > 1:
+            raise typer.BadParameter("takes one --rate-scale", param_hint=option)
+    read = [("trace", options.trace or options.trace_file), ("sessions", options.sessions)]
+    cli.refuse_clashes([*read, ("--model", model_file(options.model or ""))], written)
     if options.per_request is not None:
         cli.check_target(options.per_request)
     if options.plot is not None:
@@ -202,25 +197,28 @@ def _shapes(options: SimulateOptions) -> list[FleetShape]:
         raise typer.BadParameter("is for a single engine", param_hint="--per-request")
     if options.stale_s > 0.0 and options.cache != "blocks":
         raise typer.BadParameter(f"{options.stale_s} needs --cache blocks", param_hint="--stale-s")
-    with cli.as_usage_error("--router", InvalidConfig):
+    with cli.as_usage_error("--router"):
         return [FleetShape(name, [1.0] * options.replicas, options.stale_s) for name in options.router]
 
 
 def _check_block(cache: str, block: int | None, option: str = "--trace-block") -> None:
     if block and cache == "blocks" and block < BLOCK_TOKENS and BLOCK_TOKENS % block:
-        raise typer.BadParameter(
-            f"{block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",
-            param_hint=option,
-        )
+        said = f"{block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks"
+        raise typer.BadParameter(said, param_hint=option)
+
+
+def model_file(model: str) -> Path | None:
+    """Return the path of a model's config.json; None for a name."""
+    return Path(model) if Path(model).suffix == ".json" else None
 
 
 def machine(card: str, cards: int, model: str) -> CostModel:
     """Return the cost model of cards and a model (name or config.json); `BadParameter` for unknown names."""
-    with cli.as_usage_error("--card", WorkloadError):
+    with cli.as_usage_error("--card"):
         hardware = costs.card_named(card.lower(), cards)
-    path = Path(model)
-    if path.suffix != ".json":
-        with cli.as_usage_error("--model", WorkloadError, ", or a config.json"):
+    path = model_file(model)
+    if path is None:
+        with cli.as_usage_error("--model", ", or a config.json"):
             return CostModel(hardware, costs.model_named(model.lower()))
     try:
         config = json.loads(path.read_bytes())
@@ -232,11 +230,8 @@ def machine(card: str, cards: int, model: str) -> CostModel:
 
 
 def arena_of(cost: CostModel, part: float) -> int:
-    """Return the arena in tokens that a part of a machine's memory holds beside the weights.
-
-    `BadParameter` if the weights do not fit.
-    """
-    with cli.as_usage_error("--card", WorkloadError, ": more of them with --cards, or --memory-utilization"):
+    """Return the arena in tokens beside the weights; `BadParameter` if they do not fit."""
+    with cli.as_usage_error("--card", ": more of them with --cards, or --memory-utilization"):
         return costs.arena_tokens(cost.hardware, cost.model, part)
 
 
@@ -256,19 +251,14 @@ def _workloads(options: SimulateOptions) -> list[Workload]:
 
 
 def _cells(options: SimulateOptions) -> list[Workload]:
-    """Return the cell's workload for each seed."""
     name, trace_file = options.workload, options.trace_file
     cli.check_choice("--workload", name, CELL_NAMES)
     cli.check_choice("--load", options.load, LOADS)
     if trace_file is not None and not name.startswith("w4"):
         raise typer.BadParameter(f"{trace_file} is of no use to {name}", param_hint="--trace-file")
     engine = engine_of(options.cache).name  # a cell takes its rates and caps
-    try:
+    with nullcontext() if trace_file else cli.as_usage_error("--workload"):  # else the file is at fault
         cells = [cell(name, options.load, seed, engine, trace=trace_file) for seed in options.seed]
-    except WorkloadError as error:
-        if trace_file is not None:  # the error is in the file, not in the option
-            raise
-        raise typer.BadParameter(str(error), param_hint="--workload") from None
     return [faster(each, options.replicas or 1) for each in cells]
 
 
@@ -292,29 +282,25 @@ def _batches(
     note: Callable[[str, int, list[Job]], None] | None,
 ) -> list[Batch]:
     """Run each workload under each policy and fleet; without `shapes` on a single engine."""
-    batches = []
+    batches = [Batch(workload, options.cache, cost, []) for workload in workloads]
     fleets: list[FleetShape | None] = [*shapes] or [None]
     requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
     targets = [*TARGETS, *options.slo]
     with ProgressBar(requests) as progress:
         how = (options.cache, time.perf_counter, cost, progress.show)
-        for workload in workloads:
-            runs = []
-            for label, shape in product(policies, fleets):
-                name = label if shape is None else f"{shape.router}, {label}"
-                progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
-                if shape is None:
-                    watch = None if note is None else partial(note, label, workload.seed)
-                    figures = simulate(workload, label, *how, watch, targets)
-                else:
-                    figures = simulate_fleet(workload, label, shape, *how, targets=targets)
-                runs.append({**figures, **_setting(workload, options.cache, cost)})
-            batches.append(Batch(workload, options.cache, cost, runs))
+        for batch, label, shape in product(batches, policies, fleets):
+            workload, name = batch.workload, label if shape is None else f"{shape.router}, {label}"
+            progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
+            if shape is None:
+                watch = None if note is None else partial(note, label, workload.seed)
+                figures = simulate(workload, label, *how, watch, targets)
+            else:
+                figures = simulate_fleet(workload, label, shape, *how, targets=targets)
+            batch.runs.append({**figures, **_setting(workload, options.cache, cost)})
     return batches
 
 
 def _setting(workload: Workload, cache: str, cost: CostModel) -> dict[str, Any]:
-    """Return the setting that a run's figures hold for, by name."""
     found = {
         "warmup": workload.warmup,
         "arena_tokens": workload.arena_tokens,

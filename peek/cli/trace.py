@@ -16,20 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from peek import InvalidKey, PeekError, WorkloadError
+from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
-from peek.offline.formats import excerpt_of
+from peek.offline.formats import Encode, excerpt_of
 from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
 
 KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
 """Values of --format, each with the kind of `Reader` formats that it admits."""
 
-UNKNOWN_TOKENS: Final = 128  # default length in tokens of an answer whose length is not in the log
-
 ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
-
 SMALLEST_SALT: Final = 16  # least bytes of a salt: if they are random, too many to try out
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
@@ -39,7 +36,7 @@ _YEAR_S: Final = 366 * 86_400.0  # no log spans more, unless some times are wron
 field_path = partial(cli.value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
 unit_of_times = partial(cli.value, f"Unit of numeric times: {', '.join(UNITS)}.", "", "UNIT")
 rate_of_requests = partial(cli.positive, "Requests a second, in place of the log's times.")
-unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in the log.", UNKNOWN_TOKENS)
+unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in the log.", 128)
 
 
 @dataclass(frozen=True)
@@ -69,21 +66,14 @@ def trace_command(options: TraceOptions) -> None:
 
     The trace holds times, lengths and salted block hashes; no text of prompts or answers.
     """
-    source, target, tokenizer = options.source, options.target, options.tokenizer
+    source, target, tokenizer = options.source, options.target, tokenizer_file(options.tokenizer)
     cli.check_choice("--format", options.form, KINDS)
-    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
-    read = [("IN", source), *((("--salt-file", options.salt_file),) if options.salt_file else ())]
-    if tokenizer is not None:
-        tokenizer = tokenizer_file(tokenizer)
-        read.append(("--tokenizer", tokenizer))
+    read = [("IN", source), ("--salt-file", options.salt_file), ("--tokenizer", tokenizer)]
     cli.refuse_clashes(read, [("OUT", target)])
     cli.check_target(target)
     encode = load_tokenizer(tokenizer)
     tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
-    rows = RequestRows(
-        options.time_field, options.prompt_field, options.output_field, options.tenant_field,
-        options.time_unit, encode,
-    )  # fmt: skip
+    rows = request_rows(options, options.tenant_field, encode)
     reader = Reader(rows, json_loads(), KINDS[options.form])
     (bad,) = read_logs([source], reader, tracer)
     if not tracer.counts.requests:
@@ -99,6 +89,13 @@ def trace_command(options: TraceOptions) -> None:
     bad.complain(reader.cut())
 
 
+def request_rows(options: Any, tenant: str, encode: Encode | None) -> RequestRows:
+    """Return the reader of rows that the options of `peek trace` or `peek check` ask for."""
+    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
+    fields = (options.time_field, options.prompt_field, options.output_field, tenant)
+    return RequestRows(*fields, options.time_unit, encode)
+
+
 def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[BadLines]:
     """Read all logs; return the lines left out of each, the first of which are named on stderr."""
     faults = []
@@ -106,16 +103,12 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
         bad = BadLines(source)
         faults.append(bad)
         for number, events in reader.file(read_lines(source)):
-            try:
+            with bad.leaving_out(number):
                 for event in events:
                     tracer.take(event)
-            except (WorkloadError, InvalidKey) as error:
-                bad.leave_out(number, error)
     for event in reader.rest():
-        try:
+        with faults[-1].leaving_out(0):
             tracer.take(event)
-        except (WorkloadError, InvalidKey) as error:
-            faults[-1].leave_out(0, error)
     if reader.rows.output and tracer.counts.requests and not tracer.counts.answered:
         raise WorkloadError(f"no request has {excerpt_of(reader.rows.output)} (--output-field)")
     return faults
@@ -129,12 +122,8 @@ def untimed(sources: Sequence[Path]) -> AbstractContextManager[None]:
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
     """Return the error for logs without a request, with advice."""
     shown = ", ".join(map(str, sources))
-    said = [
-        f"{shown}: holds no request that is understood",
-        *reader.hints(),
-        *unread(reader.not_understood()),
-    ]
-    return WorkloadError("; ".join(said))
+    said = [*reader.hints(), *unread(reader.not_understood())]
+    return WorkloadError("; ".join([f"{shown}: holds no request that is understood", *said]))
 
 
 def unread(left: Mapping[str, Any]) -> list[str]:

@@ -113,7 +113,6 @@ class _Output:
             self._raw = open_to_write(path, 0)
 
     def open(self) -> Any:
-        """Open the stream, which compresses if the file's name says so."""
         self.stream = _compressing(self._raw, self._path)
         return self.stream
 
@@ -146,13 +145,10 @@ class _Output:
         """Give the old file a second name as well; move it out of its place if hard links do not work."""
         try:
             os.link(self._place, self._old)
-        except FileNotFoundError:
-            pass
         except OSError:
             self.withdraw()
 
     def forget(self) -> None:
-        """Remove the old file, which is no longer needed."""
         self._old.unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -179,9 +175,9 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
             output.finish()
         files = [output for output in outputs if output.folder is not None]
         with _locked({output.folder for output in outputs if output.folder is not None}):
+            for file in files[1:]:
+                file.withdraw()  # so a kill between two renames leaves no old file beside a new one
             if len(files) > 1:
-                for file in files[1:]:
-                    file.withdraw()  # so a kill between two renames leaves no old file beside a new one
                 files[0].keep()
             for file in files:
                 file.publish()
@@ -219,13 +215,14 @@ def work_folder(targets: Sequence[Path], precious: str = "") -> Iterator[Path]:
     places = [real_path(path) for path in targets if is_regular(path)]
     name, parent = (f"{places[0].name[:NAME_CHARACTERS]}.", places[0].parent) if places else ("peek.", None)
     folder = Path(tempfile.mkdtemp(".work", name, parent))
+    results, is_kept = folder / precious, False
     try:
         yield folder
     except BaseException:
-        kept = folder / precious
-        if precious and kept.exists() and kept.stat().st_size:
-            print(f"peek: what there is of results is kept in {kept}", file=sys.stderr)
-            raise
-        shutil.rmtree(folder)
+        is_kept = results.is_file() and results.stat().st_size > 0
+        if is_kept:
+            print(f"peek: what there is of results is kept in {results}", file=sys.stderr)
         raise
-    shutil.rmtree(folder)
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder)

@@ -6,12 +6,13 @@ reference cycles.  All children are in one dictionary by `(node index << 32) | f
 trie keeps only the part that no earlier prompt has, as packed `bytes`.
 
 **The cache** is exact for every block, at a cost per node.  All blocks of an edge are used together, so they
-are neighbours in the LRU order, deeper blocks first, as engines free them.  So one list entry per node, with
-the number of its blocks that are left, is enough.  The tests compare the hits with `ShadowCache`.
+are neighbours in the LRU order, deeper blocks first, as engines free them.  So one entry per node, with the
+number of its blocks that are left, is enough.  The tests compare the hits with `ShadowCache`.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final, final
 
 import numpy as np
@@ -20,7 +21,6 @@ from mypy_extensions import i64
 from peek.trie.keys import match_edge, pack, symbol_at
 
 ROOT: Final = 0  # index of the root in arrays and lists by node
-NONE: Final = -1  # marks the absence of a node in the LRU list
 
 
 @final
@@ -63,15 +63,11 @@ class BatchTrie:
         `InvalidKey` as `peek.trie.keys.pack`; the trie is then unchanged.  Cost: packing (about 3 ns per
         token of a list), one comparison of the known part of the prompt, and a copy of the new part.
         """
-        length: i64 = len(prompt) if isinstance(prompt, list) else 0
         wanted = self._max_tokens
-        if wanted and length > wanted and isinstance(prompt, list):
-            packed = pack(prompt[:wanted])
-        else:
-            packed = pack(prompt)
-            length = len(packed) >> 2
-            if wanted and length > wanted:
-                packed = packed[: wanted << 2]
+        packed = pack(prompt[:wanted] if wanted and isinstance(prompt, list) else prompt)
+        length = len(prompt) if isinstance(prompt, list) else len(packed) >> 2
+        if wanted:
+            packed = packed[: wanted << 2]
         self._leaves.append(self._grow(self._start(namespace), packed))
         self._lengths.append(length)
 
@@ -79,10 +75,9 @@ class BatchTrie:
         """Return the node of depth 0 above a namespace's prompts; the root for the namespace ""."""
         if not namespace:
             return self._root
-        node = self._roots.get(namespace)
-        if node is None:
-            node = self._new_node(b"", self._root, 0)
-            self._roots[namespace] = node
+        if namespace not in self._roots:
+            self._roots[namespace] = self._new_node(b"", self._root, 0)
+        node = self._roots[namespace]
         node.count += 1
         return node
 
@@ -126,16 +121,14 @@ class BatchTrie:
 
     def columns(self) -> list[object]:
         """Return the fields of `BatchShape` in order, as int64 vectors, depths in tokens.  O(nodes)."""
-        n = len(self._nodes)
-        m = len(self._leaves)
-        parents = [ROOT if node.parent is None else node.parent.index for node in self._nodes]
+        nodes = self._nodes
         return [
-            np.fromiter(parents, np.int64, n),
-            np.fromiter([node.depth for node in self._nodes], np.int64, n),
-            np.fromiter([node.count for node in self._nodes], np.int64, n),
-            np.fromiter([node.first for node in self._nodes], np.int64, n),
-            np.fromiter([leaf.index for leaf in self._leaves], np.int64, m),
-            np.fromiter(self._lengths, np.int64, m),
+            np.array([ROOT if node.parent is None else node.parent.index for node in nodes], np.int64),
+            np.array([node.depth for node in nodes], np.int64),
+            np.array([node.count for node in nodes], np.int64),
+            np.array([node.first for node in nodes], np.int64),
+            np.array([leaf.index for leaf in self._leaves], np.int64),
+            np.array(self._lengths, np.int64),
         ]
 
 
@@ -143,36 +136,31 @@ class BatchTrie:
 class Residency:
     """An LRU cache of blocks over the nodes of a trie."""
 
-    __slots__ = ("_newer", "_older", "capacity", "kept", "lengths", "newest", "oldest", "parent", "used")
+    __slots__ = ("_kept", "capacity", "lengths", "parent", "used")
 
     def __init__(self, parent: list[int], lengths: list[int], capacity: int) -> None:
         self.parent = parent  # index of each node's parent; the root is node 0
         self.lengths = lengths  # number of blocks on each node's edge, 0 for the root
         self.capacity: i64 = capacity  # in blocks
         self.used: i64 = 0
-        self.kept: list[int] = [0] * len(parent)  # leading blocks of each node's edge that are in the cache
-        self._older: list[int] = [NONE] * len(parent)
-        self._newer: list[int] = [NONE] * len(parent)
-        self.oldest: i64 = NONE
-        self.newest: i64 = NONE
+        # Leading blocks of a node's edge that are in the cache, by node; the one used longest ago is first.
+        self._kept: OrderedDict[int, int] = OrderedDict()
 
     def admit(self, leaf: int) -> int:
         """Run the prompt that ends at `leaf`; return how many of its leading blocks were cached.
 
         Afterwards all its blocks are cached, or as many leading blocks as fit.  Amortised O(path).
         """
-        parent, lengths, kept = self.parent, self.lengths, self.kept
+        parent, lengths, kept = self.parent, self.lengths, self._kept
         hits: i64 = 0
         needed: i64 = 0
-        node: i64 = leaf
+        node = leaf
         while node != 0:  # upwards: if blocks of a node are missing, hits below it do not count
-            held: i64 = kept[node]
+            held: i64 = kept.pop(node, 0)
             length: i64 = lengths[node]
             hits = hits + held if held == length else held
             needed += length
-            if held:
-                self._unlink(node)
-                self.used -= held
+            self.used -= held
             node = parent[node]
         surplus = needed - self.capacity
         self._free(needed if surplus < 0 else self.capacity)
@@ -183,9 +171,8 @@ class Residency:
                 cut = surplus if surplus < length else length
                 surplus -= cut
                 length -= cut
-            kept[node] = length
             if length:
-                self._append(node)
+                kept[node] = length
                 self.used += length
             node = parent[node]
         return hits
@@ -193,9 +180,9 @@ class Residency:
     def match(self, leaf: int) -> int:
         """Return how many leading blocks of the prompt ending at `leaf` are cached.  O(path)."""
         hits: i64 = 0
-        node: i64 = leaf
+        node = leaf
         while node != 0:
-            held: i64 = self.kept[node]
+            held: i64 = self._kept.get(node, 0)
             length: i64 = self.lengths[node]
             hits = hits + held if held == length else held
             node = self.parent[node]
@@ -205,38 +192,13 @@ class Residency:
         """Evict until `blocks` blocks fit: from the node used longest ago, its deepest block first."""
         over = self.used + blocks - self.capacity
         while over > 0:
-            victim = self.oldest
-            held: i64 = self.kept[victim]
+            victim, held = self._kept.popitem(last=False)
             if held > over:
-                self.kept[victim] = held - over
-                self.used -= over
-                return
-            self._unlink(victim)
-            self.kept[victim] = 0
+                self._kept[victim] = held - over
+                self._kept.move_to_end(victim, last=False)
+                held = over
             self.used -= held
             over -= held
-
-    def _append(self, node: i64) -> None:
-        last = self.newest
-        self._older[node] = last
-        self._newer[node] = NONE
-        if last == NONE:
-            self.oldest = node
-        else:
-            self._newer[last] = node
-        self.newest = node
-
-    def _unlink(self, node: i64) -> None:
-        older: i64 = self._older[node]
-        newer: i64 = self._newer[node]
-        if older == NONE:
-            self.oldest = newer
-        else:
-            self._newer[older] = newer
-        if newer == NONE:
-            self.newest = older
-        else:
-            self._older[newer] = older
 
 
 def run_through(cache: Residency, leaves: list[int], limits: list[int], in_flight: int = 0) -> list[int]:

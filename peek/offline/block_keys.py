@@ -28,12 +28,10 @@ from peek.trie.keys import pack
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
 BLOCK_TOKENS: Final = 16  # default size of a cache block in tokens: vLLM's
-_GOLDEN: Final = 0x9E3779B97F4A7C15  # the increment of splitmix64: 2**64 divided by the golden ratio
-_FIRST_MULTIPLIERS: Final = (
-    1024  # least size of a table; others are powers of two that fit the longest prompt
-)
-
 ENTRY: Final = 24  # length of an entry of a path, in characters
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15  # the increment of splitmix64: 2**64 divided by the golden ratio
+_FIRST_MULTIPLIERS: Final = 1024  # least size of a table; others are powers of two above the longest prompt
 _MOST: Final = 2**32 - 1  # counts are subtracted from it, so that the largest sorts first
 
 
@@ -108,22 +106,18 @@ def edges_of(keys: Keys, counts: Ints, firsts: Ints, depths: Ints) -> dict[int, 
     """
     order = np.lexsort((depths, firsts, counts))
     order = order[counts[order] >= 2]
-    if not len(order):
-        return {}
-    n, first = counts[order], firsts[order]
-    tops = np.flatnonzero(np.r_[True, (n[1:] != n[:-1]) | (first[1:] != first[:-1])])
-    bottoms = depths[order[np.r_[tops[1:], len(order)] - 1]]
-    columns = (keys[order[tops]].tolist(), n[tops].tolist(), first[tops].tolist(), bottoms.tolist())
-    return {key: entry(*rest) for key, *rest in zip(*columns, strict=True)}
+    pairs = np.stack([counts[order], firsts[order]])
+    is_top = np.r_[True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)][: len(order)]
+    top, bottom = order[is_top], order[np.roll(is_top, -1)]
+    columns = (keys[top], counts[top], firsts[top], depths[bottom])
+    return {key: entry(*rest) for key, *rest in zip(*(each.tolist() for each in columns), strict=True)}
 
 
-def counted(keys: Keys, rows: Ints, depths: Ints) -> tuple[Keys, Ints, Ints, Ints]:
-    """Return the distinct keys, and each key's number of occurrences, lowest row and depth.  O(n log n)."""
-    order = np.lexsort((rows, keys))
-    found = keys[order]
-    starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]]) if len(found) else np.zeros(0, np.int64)
-    counts = np.diff(np.r_[starts, len(found)])
-    return found[starts], counts, rows[order[starts]], depths[order[starts]]
+def counted(keys: Keys, rows: Ints) -> tuple[Keys, Ints, Ints]:
+    """Return the distinct keys, how often each occurs, and where it has its lowest row.  O(n log n)."""
+    order = np.argsort(rows, kind="stable")
+    found, at, counts = np.unique(keys[order], return_index=True, return_counts=True)
+    return found, counts, order[at]
 
 
 def shared_blocks(left: str, right: str) -> int:

@@ -1,7 +1,6 @@
 """Run a batch on an engine in one call: reorder the prompts, and return the outputs in the batch's order.
 
-The engine is the caller's object.  These functions read its tokenizer and the size of its cache, and call it
-for the outputs.  They import no engine and change nothing in it.
+These functions read the caller's engine's tokenizer and the size of its cache, and change nothing in it.
 """
 
 from __future__ import annotations
@@ -45,21 +44,20 @@ def generate_vllm(
         options: other arguments of `LLM.generate`; `lora_request` and `priority` may be sequences, too.
 
     Returns the outputs in the order of `prompts`.  `EngineMismatch` if `llm` does not tell the size of its
-    cache or of a block; `InvalidConfig` if a sequence is not as long as `prompts`.
+    cache or of a block; `InvalidConfig` if a sequence is not as long as `prompts`, or for one prompt in place
+    of a batch.
 
     Cost: that of `reorder`, and for texts one more tokenization.
     """
+    _check_batch(prompts)
     options["sampling_params"] = sampling_params
-    size = vllm_cache(llm) if cache_tokens is None else CacheSize(cache_tokens, _vllm_block(llm))
+    cache, block = vllm_cache(llm) if cache_tokens is None else CacheSize(cache_tokens, _vllm_block(llm))
     tokens = [_vllm_tokens(prompt, llm) for prompt in prompts]
-    loras = options.get("lora_request")
-    namespaces = [
-        _vllm_namespace(prompt, loras[place] if isinstance(loras, Sequence) else None, place)
-        for place, prompt in enumerate(prompts)
-    ]
-    plan = reorder(tokens, cache_tokens=size.tokens, block_tokens=size.block_tokens, namespaces=namespaces)
-    given = _permuted(options, _VLLM_PER_PROMPT, plan.order)
-    return _back(llm.generate([prompts[place] for place in plan.order], **given), plan.order)
+    loras = _for_each("lora_request", options.get("lora_request"), len(prompts))
+    namespaces = list(map(_vllm_namespace, prompts, loras, range(len(prompts))))
+    order = reorder(tokens, cache_tokens=cache, block_tokens=block, namespaces=namespaces).order
+    given = _permuted(options, _VLLM_PER_PROMPT, order)
+    return _back(llm.generate([prompts[place] for place in order], **given), order)
 
 
 def generate_sglang(
@@ -82,35 +80,28 @@ def generate_sglang(
         options: other arguments of `Engine.generate`; a list as long as the batch has one item per prompt.
 
     Returns the outputs in the order of the batch.  `EngineMismatch` if `engine` does not tell the size of its
-    cache, or has no tokenizer for texts; `InvalidConfig` for neither or both of `prompt` and `input_ids`, or
-    one prompt in place of a batch.
+    cache, or has no tokenizer for texts; `InvalidConfig` for neither or both of `prompt` and `input_ids`, one
+    prompt in place of a batch, or a list `lora_path` that is not as long as the batch.
     """
     if (prompt is None) == (input_ids is None):
         raise InvalidConfig("give one of prompt and input_ids")
     batch: Any = input_ids if prompt is None else prompt
-    if isinstance(batch, str) or (len(batch) and isinstance(batch[0], int)):
-        raise InvalidConfig("a batch is a list of prompts, not one prompt")
-    size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
+    _check_batch(batch)
+    cache, block = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
     tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
     if prompt is not None and tokenizer is None:
         raise EngineMismatch("the engine has no tokenizer: give token ids")
     ids = batch if prompt is None else [tokenizer.encode(text) if text else NOTHING for text in batch]
-    tokens = [each if len(each) else NOTHING for each in ids]
-    loras = options.get("lora_path")
-    namespaces = [str(each or "") for each in loras] if isinstance(loras, list) else None
-    plan = reorder(
-        tokens,
-        cache_tokens=size.tokens,
-        block_tokens=size.block_tokens,
-        engine="sglang",
-        namespaces=namespaces,
-    )
+    tokens, n = [each if len(each) else NOTHING for each in ids], len(batch)
+    namespaces = [str(each or "") for each in _for_each("lora_path", options.get("lora_path"), n)]
+    order = reorder(
+        tokens, cache_tokens=cache, block_tokens=block, engine="sglang", namespaces=namespaces
+    ).order
     options["sampling_params"] = sampling_params
-    n = len(batch)
     per_prompt = [name for name, value in options.items() if isinstance(value, list) and len(value) == n]
-    given = _permuted(options, per_prompt, plan.order)
-    given["input_ids" if prompt is None else "prompt"] = [batch[place] for place in plan.order]
-    return _back(engine.generate(**given), plan.order)
+    given = _permuted(options, per_prompt, order)
+    given["input_ids" if prompt is None else "prompt"] = [batch[place] for place in order]
+    return _back(engine.generate(**given), order)
 
 
 # -- cache sizes and tokenizers, as the engines report them ----------------------------------------------
@@ -152,8 +143,12 @@ def _followed(start: Any, path: str) -> int:
 # -- prompts and answers ------------------------------------------------------------------------------------
 
 
+def _check_batch(prompts: Any) -> None:
+    if isinstance(prompts, (str, dict)) or (len(prompts) and isinstance(prompts[0], int)):
+        raise InvalidConfig("a batch is a list of prompts, not one prompt")
+
+
 def _vllm_tokens(prompt: Any, llm: Any) -> Any:
-    """Return the token ids of a prompt in any of vLLM's forms."""
     if isinstance(prompt, dict):
         ids = prompt.get("prompt_token_ids")
         prompt = ids if ids is not None else prompt.get("prompt", "")
@@ -176,12 +171,19 @@ def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -
     """Return the options, with those that have one item per prompt put into this order."""
     given = dict(options)
     for name in names:
-        value = options.get(name)
-        if isinstance(value, Sequence):
-            if len(value) != len(order):
-                raise InvalidConfig(f"{name} has {len(value)} items for {len(order)} prompts")
-            given[name] = [value[place] for place in order]
+        if isinstance(options.get(name), Sequence):
+            items = _for_each(name, options[name], len(order))
+            given[name] = [items[place] for place in order]
     return given
+
+
+def _for_each(name: str, value: Any, n: int) -> Sequence[Any]:
+    """Return the item of an option for each of `n` prompts, whether it is given for each or once for all."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return [value] * n
+    if len(value) != n:
+        raise InvalidConfig(f"{name} has {len(value)} items for {n} prompts")
+    return value
 
 
 def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:

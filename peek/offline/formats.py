@@ -1,9 +1,8 @@
 """Parse and write the lines of batch files: requests, results and order files.  Opens no file.
 
-**Lines** keep their bytes.  A file may begin with a byte order mark, end its lines in `\\n` or `\\r\\n`, and
-have no end at its last line.  The mark is dropped.  A missing end belongs to the file, not to the line: when
-that line moves away from the bottom, it swaps ends with the new last line.  Moved back by the same rule, the
-file is what it was, byte for byte.
+**Lines** keep their bytes, without a byte order mark.  A missing end of the last line belongs to the file,
+not to the line: when that line moves away from the bottom, it swaps ends with the new last line.  Moved
+back by the same rule, the file is what it was, byte for byte.
 
 **Requests** are OpenAI-style, `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`, or Anthropic's,
 `{"custom_id": ..., "params": {...}}`.  A body has `messages` (chat completions, Anthropic's messages),
@@ -30,10 +29,7 @@ from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
 from peek.trie.keys import pack
 
 BOM: Final = b"\xef\xbb\xbf"
-
-EXCERPT_BYTES: Final = 200
-"""Most bytes of user content in a message, as UTF-8: enough to find a line, never a whole prompt."""
-
+EXCERPT_BYTES: Final = 200  # most of user content in a message: enough to find a line, never a whole prompt
 SYSTEM_ROLES: Final = ("system", "developer")
 
 PROMPT_NAMES: Final = ("messages", "prompt", "input", "prompt_token_ids", "tokens")
@@ -48,25 +44,22 @@ _SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
 
 NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
 
+# Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000.
 IMAGE_TOKENS: Final = 576
-"""Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000."""
 
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=]{1024,}")
-
 _Made = TypeVar("_Made")
 
 Loads = Callable[[bytes], Any]  # parses JSON
-
 Encode = Callable[[str], list[int]]  # turns text into token ids
 
 
 def excerpt_of(value: object) -> str:
-    """Return `repr(value)`, cut to `EXCERPT_BYTES`."""
     return excerpt(repr(value))
 
 
 def excerpt(text: str) -> str:
-    """Return `text`, cut to `EXCERPT_BYTES`; also for messages of other libraries, which may quote input.
+    """Return `text`, cut to `EXCERPT_BYTES` of UTF-8; also for messages that may quote input.
 
     Control characters are escaped as in `repr`: a terminal would obey those of a log that others wrote.
     """
@@ -82,18 +75,14 @@ def excerpt(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """A line of a file that is not blank.
+    """A line of a file that is not blank."""
 
-    `number` counts from 1, blank lines too; `end` is `\\n`, `\\r\\n` or empty.
-    """
-
-    number: int
+    number: int  # from 1; blank lines count, too
     content: bytes
-    end: bytes
+    end: bytes  # `\\n`, `\\r\\n` or empty
 
 
 def lines_of(stream: Iterable[bytes]) -> Iterator[Line]:
-    """Yield the lines of a file that are not blank.  Memory: one line."""
     for number, raw in enumerate(stream, start=1):
         content, end = split_end(raw.removeprefix(BOM) if number == 1 else raw)
         if content.strip():
@@ -107,32 +96,21 @@ def split_end(raw: bytes) -> tuple[bytes, bytes]:
     return raw, b""
 
 
-@dataclass(frozen=True, slots=True)
-class EndSwap:
-    """Swaps the ends of two lines, so that the line written last is the one without an end.
+def new_ends(bare: int, last: int, last_line: bytes, files: int = 1) -> dict[int, bytes]:
+    """Return the ends of the lines that change theirs, by index, so that the last line is the one without.
 
-    The line with the index `bare` had none and gets `end`; the line `last` loses its end.  -1 is no line.
+    The line `bare` had none, -1 for no line; the line `last` is written last.  Several `files` may be
+    concatenated, so every line gets an end.
     """
-
-    bare: int = -1
-    last: int = -1
-    end: bytes = b""
-
-    def apply(self, index: int, line: bytes) -> bytes:
-        """Return line `index` as it is to be written."""
-        if index == self.bare:
-            return line + self.end
-        return split_end(line)[0] if index == self.last else line
-
-
-def end_swap(bare: int, last: int, last_line: bytes, files: int = 1) -> EndSwap:
-    """Return the swap for a file with line `last` at the bottom.
-
-    With several `files` every line gets an end, since the files may be concatenated.
-    """
+    end = split_end(last_line)[1]
     if files > 1:
-        return EndSwap(bare, -1, split_end(last_line)[1] or b"\n")
-    return EndSwap() if bare in (-1, last) else EndSwap(bare, last, split_end(last_line)[1])
+        return {bare: end or b"\n"}
+    return {} if bare in (-1, last) else {bare: end, last: b""}
+
+
+def with_end(line: bytes, end: bytes | None) -> bytes:
+    """Return a line with another end; None for its own."""
+    return line if end is None else split_end(line)[0] + end
 
 
 # -- requests -------------------------------------------------------------------------------------------
@@ -241,11 +219,8 @@ def _head(body: dict[str, Any]) -> str:
     """Return what templates put before the messages: tools, then system prompts as messages."""
     tools, *systems = (body.get(name) for name in HEAD_NAMES)
     parts = [tools if isinstance(tools, str) else repr(tools)] if tools else []
-    parts += [
-        _message({"role": "system", "content": system})
-        for system in systems
-        if system and isinstance(system, (str, list))  # an object is some other field of a log
-    ]
+    told = [system for system in systems if system and isinstance(system, (str, list))]  # else a log's field
+    parts += [_message({"role": "system", "content": system}) for system in told]
     return "".join(f"{part}\n" for part in parts)
 
 
@@ -295,9 +270,11 @@ def _digest(encoded: re.Match[str]) -> str:
 
 def _plain(value: Any, name: str) -> str | list[int]:
     """Return a string or token ids; of a list of either, joins them."""
-    if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
-        return value  # `pack` refuses invalid token ids later
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
+        if value and isinstance(value[0], int):
+            return value  # `pack` refuses invalid token ids later
         if all(isinstance(part, str) for part in value):
             return "\n".join(value)
         if all(isinstance(part, list) for part in value):
@@ -306,7 +283,7 @@ def _plain(value: Any, name: str) -> str | list[int]:
 
 
 def kind_of(prompt: str | list[int]) -> str:
-    """Return the kind of a prompt, to keep text and token ids apart: equal symbols mean different things."""
+    """Return a name that keeps text and token ids apart: their equal symbols mean different things."""
     return "" if isinstance(prompt, str) else "ids"
 
 
@@ -360,13 +337,12 @@ def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
     )
 
 
-def find_repeated(requests: Iterable[tuple[int, str]]) -> tuple[int, int, str] | None:
-    """Return line numbers and id of the first two of (line number, custom_id) with one id, None for none."""
+def check_ids(requests: Iterable[tuple[int, str]]) -> None:
+    """Raise `WorkloadError` if two of these (line number, custom_id) have one id, other than ""."""
     seen: dict[str, int] = {}
     for number, custom_id in requests:
         if custom_id and seen.setdefault(custom_id, number) != number:
-            return seen[custom_id], number, custom_id
-    return None
+            raise repeated_id_error(seen[custom_id], number, custom_id)
 
 
 # -- results --------------------------------------------------------------------------------------------
@@ -381,12 +357,11 @@ def match_results(
         found: custom_id of each result, from `id_of`, by the number of its line.
         lines: numbers of all lines of the results, also of those that are not JSON.
         numbers, ids: line number and custom_id of each request in the order it ran, from `read_order`.
-        by_position: True matches by position also if requests have ids and no result has one.  That is not
-            the default, as runners may change the order.  Without it that is a `WorkloadError`.
+        by_position: whether to match by position also if requests have ids and no result has one; else that
+            is a `WorkloadError`, as runners may change the order.
 
     Returns the line number in the batch file by that of the result; and a message for each result and then
-    each request without a match, unless there is no result.  `WorkloadError` also if results without ids are
-    not as many as requests.
+    each request without a match.  `WorkloadError` also if results without ids are not as many as requests.
     """
     if not found:
         return {}, []
@@ -397,32 +372,30 @@ def match_results(
             "no result has a custom_id, though the requests have: --by-position takes the results in the"
             " order of the reordered batch"
         )
-    if len(lines) == len(numbers):
-        return {at: number for at, number in zip(lines, numbers, strict=True) if at in found}, []
-    raise WorkloadError(
-        f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
-    )
+    if len(lines) != len(numbers):
+        counts = f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
+        raise WorkloadError(counts)
+    return {at: number for at, number in zip(lines, numbers, strict=True) if at in found}, []
 
 
 def _by_id(found: dict[int, object], numbers: list[int], ids: list[str]) -> tuple[dict[int, int], list[str]]:
-    due: dict[str, list[int]] = {}
+    due: dict[object, list[int]] = {}
     for number, custom_id in zip(numbers, ids, strict=True):
         due.setdefault(custom_id, []).append(number)
     placed: dict[int, int] = {}
     faults: list[str] = []
-    first: dict[str, int] = {}
+    first: dict[object, int] = {}
     for at, answered in found.items():
-        fault = _fault_of(answered, due, first)
-        if fault or not isinstance(answered, str):
+        if fault := _fault_of(answered, due, first):
             faults.append(f"line {at}: {fault}")
         else:
             first[answered] = at
             (placed[at],) = due[answered]
-    unanswered = sorted((lines, custom_id) for custom_id, lines in due.items() if custom_id not in first)
+    unanswered = sorted((lines, str(custom_id)) for custom_id, lines in due.items() if custom_id not in first)
     return placed, faults + [_missing(*each) for each in unanswered]
 
 
-def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int]) -> str:
+def _fault_of(custom_id: object, due: dict[object, list[int]], first: dict[object, int]) -> str:
     """Return why a result has no match, "" if it has one."""
     if custom_id is None:
         return "has no custom_id"
@@ -440,7 +413,7 @@ def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int
 
 def _missing(lines: list[int], custom_id: str) -> str:
     fault = f"no result for custom_id {excerpt_of(custom_id)}"
-    if custom_id == "":
+    if not custom_id:
         fault = "without a custom_id no result can be found"
     elif len(lines) > 1:
         fault = f"the same custom_id {excerpt_of(custom_id)}, no result can be told apart"
@@ -448,5 +421,4 @@ def _missing(lines: list[int], custom_id: str) -> str:
 
 
 def _listed(lines: list[int]) -> str:
-    """Return the first three line numbers as text, and how many more there are."""
     return ", ".join(map(str, lines[:3])) + (f" and {len(lines) - 3:,} more" if len(lines) > 3 else "")

@@ -1,8 +1,5 @@
 """Reorder a batch so that prompts with a common prefix run next to each other.
 
-Mode "paper" is the published order with its guards, for reproduction.  Mode "full" finds sharing at any
-depth, and reorders only where the hit in a simulated cache rises.
-
 Order, guards and expected hits are array operations on one trie over the batch (`BatchShape`), and one pass
 over the prompts.  docs/offline.md has the figures.
 """
@@ -11,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,21 +21,19 @@ from peek.offline.shape import BatchShape, Ints, contract, depth_first, places, 
 from peek.trie.keys import pack
 
 CACHE_TOKENS: Final = 50_000  # default size of the engine's cache in tokens: the paper's arena
+MIN_GAIN: Final = 0.001  # default of the least rise of the hit ratio that is worth a change of order
 
 MODES: Final = ("full", "paper")
-
-PAPER_TOKENS: Final = 128  # number of leading tokens that the paper's trie reads, its D
 
 DUPLICATION, COVERAGE, DEPTH, NO_SHARING, GAIN = "duplication", "coverage", "depth", "no-sharing", "gain"
 """The guards, of which the first three are the paper's (`paper_guard`)."""
 
+# Of the paper: number of leading tokens that its trie reads (D), and the bounds of its guards.
+PAPER_TOKENS: Final = 128
 MAX_DUPLICATES: Final = 0.5
 SHARING_TOKENS: Final = 32
 MIN_COVERAGE: Final = 0.1
-MIN_DEPTH_TOKENS: Final = 64  # this and the three above are the bounds of the paper's guards
-
-_TAIL_TOKENS: Final = 16
-"""Number of trailing tokens that must agree before `duplicates` compares two whole prompts."""
+MIN_DEPTH_TOKENS: Final = 64
 
 
 class Engine(NamedTuple):
@@ -100,7 +96,7 @@ def reorder(
     mode: str = "full",
     engine: str = "vllm",
     pioneer_spacing: int | None = None,
-    min_gain: float = 0.001,
+    min_gain: float = MIN_GAIN,
     namespaces: Sequence[str] | None = None,
     simulate: bool = True,
     replicas: int = 1,
@@ -128,7 +124,8 @@ def reorder(
     Raises `InvalidKey` for a prompt that is no token sequence, and `InvalidConfig` for an unknown mode or
     engine, a size or number below 1, or a cache of less than one block.
 
-    Cost: one pass over the tokens (about 3 ns each from lists) and O(n log n) array operations.
+    Cost: one pass over the tokens (about 3 ns each from lists), two in mode "paper", and O(n log n) array
+    operations.
     """
     _check(mode, cache_tokens, block_tokens, replicas)
     kind = engine_named(engine)
@@ -145,7 +142,6 @@ def reorder(
         result = Reordering(order.tolist(), guard, groups_of(seen, 1), None, None)
         if cache or replicas > 1:
             shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
-        if cache:
             result = _with_hits(result, shape, cache, block_tokens, kind)
     if replicas > 1:
         result = replace(result, shares=shares_of(shape, result, replicas, block_tokens))
@@ -163,7 +159,7 @@ def shares_of(shape: BatchShape, result: Reordering, replicas: int, block_tokens
 
 
 def arrange(
-    shape: BatchShape, cache_tokens: int, block_tokens: int, engine: Engine, min_gain: float = 0.0
+    shape: BatchShape, cache_tokens: int, block_tokens: int, engine: Engine, min_gain: float = MIN_GAIN
 ) -> Reordering:
     """Do what `reorder` does in mode "full", from a trie in blocks; `cache_tokens` 0 simulates nothing."""
     stock = np.arange(len(shape.leaf))
@@ -171,8 +167,6 @@ def arrange(
     guard = None if groups else NO_SHARING
     order = pioneers_ahead(shape, depth_first(shape), engine.spacing) if groups else stock
     result = Reordering(order.tolist(), guard, groups, None, None)
-    if not cache_tokens:
-        return result
     result = _with_hits(result, shape, cache_tokens, block_tokens, engine)
     before, after = result.expected_hit_before, result.expected_hit_after
     if guard is None and before is not None and after is not None and after < before + min_gain:
@@ -183,10 +177,9 @@ def arrange(
 def _check(mode: str, cache_tokens: int, block_tokens: int, replicas: int) -> None:
     if mode not in MODES:
         raise InvalidConfig(f"mode {mode!r} is unknown; valid: {', '.join(MODES)}")
-    if replicas < 1:
-        raise InvalidConfig(f"replicas is {replicas}, less than 1")
-    if block_tokens < 1:
-        raise InvalidConfig(f"block_tokens is {block_tokens}, less than 1")
+    for name, number in (("replicas", replicas), ("block_tokens", block_tokens)):
+        if number < 1:
+            raise InvalidConfig(f"{name} is {number}, less than 1")
     if cache_tokens < block_tokens:
         raise InvalidConfig(f"cache_tokens is {cache_tokens}, less than one block of {block_tokens}")
 
@@ -196,15 +189,11 @@ def groups_of(shape: BatchShape, unit_tokens: int) -> list[Group]:
     # What a prompt has alone below its deepest shared node is one node, since nothing branches in it.
     shared = np.where(shape.count >= 2, np.arange(len(shape.count)), shape.parent)
     node = shared[shape.leaf]
-    _, firsts, inverse = np.unique(node, return_index=True, return_inverse=True)
-    sizes = np.bincount(inverse)
+    _, firsts, sizes = np.unique(node, return_index=True, return_counts=True)
     depths = shape.depth[node[firsts]] * unit_tokens
-    groups = [
-        Group(first, size, depth)
-        for first, size, depth in zip(firsts.tolist(), sizes.tolist(), depths.tolist(), strict=True)
-        if depth > 0
-    ]
-    return sorted(groups, key=lambda group: (-group.size, -group.depth, group.first))
+    groups = map(Group, firsts.tolist(), sizes.tolist(), depths.tolist())
+    found = (group for group in groups if group.depth > 0)
+    return sorted(found, key=lambda group: (-group.size, -group.depth, group.first))
 
 
 def pioneers_ahead(shape: BatchShape, order: Ints, spacing: int) -> Ints:
@@ -230,11 +219,13 @@ def pioneers_ahead(shape: BatchShape, order: Ints, spacing: int) -> Ints:
 def _with_hits(
     result: Reordering, shape: BatchShape, cache_tokens: int, block_tokens: int, engine: Engine
 ) -> Reordering:
-    blocks = cache_tokens // block_tokens
-    stock = np.arange(len(shape.leaf))
-    before = after = hit_ratio(shape, stock, blocks, block_tokens, engine.in_flight)
+    """Add the expected hits; with `cache_tokens` 0 there are none."""
+    if not cache_tokens:
+        return result
+    how = (cache_tokens // block_tokens, block_tokens, engine.in_flight)
+    before = after = hit_ratio(shape, np.arange(len(shape.leaf)), *how)
     if result.guard is None:
-        after = hit_ratio(shape, np.array(result.order), blocks, block_tokens, engine.in_flight)
+        after = hit_ratio(shape, np.array(result.order), *how)
     return replace(result, expected_hit_before=before, expected_hit_after=after)
 
 
@@ -276,20 +267,7 @@ def paper_guard(prompts: Sequence[Any], shape: BatchShape) -> str | None:
 
 
 def duplicates(prompts: Sequence[Any], shape: BatchShape) -> int:
-    """Return how many prompts equal an earlier prompt, token for token.
-
-    Whole prompts are compared only where their leaves in the trie, lengths and last 16 tokens agree.
-    """
-    alike: dict[tuple[int, int, bytes], list[int]] = {}
-    ends = zip(shape.leaf.tolist(), shape.tokens.tolist(), strict=True)
-    for position, (leaf, length) in enumerate(ends):
-        if shape.count[leaf] >= 2:
-            prompt = prompts[position]
-            width = 4 if isinstance(prompt, (bytes, bytearray)) else 1
-            tail = pack(prompt[-_TAIL_TOKENS * width :])
-            alike.setdefault((leaf, length, tail), []).append(position)
-    found = 0
-    for positions in alike.values():
-        if len(positions) >= 2:
-            found += len(positions) - len({pack(prompts[position]) for position in positions})
-    return found
+    """Return how many prompts equal an earlier prompt, token for token."""
+    alike = np.flatnonzero(shape.count[shape.leaf] >= 2)
+    ends = zip(alike.tolist(), shape.leaf[alike].tolist(), strict=True)  # a namespace has nodes of its own
+    return len(alike) - len({(leaf, blake2b(pack(prompts[place])).digest()) for place, leaf in ends})

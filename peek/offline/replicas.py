@@ -56,9 +56,9 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
     least = [(tokens, replica) for replica, tokens in enumerate(work)]
     heapify(least)
     for index in filler.tolist():
-        tokens, replica = least[0]
+        _, replica = least[0]
         orders[replica].append(index)
-        work[replica] = tokens + int(shape.tokens[index])
+        work[replica] += int(shape.tokens[index])
         heapreplace(least, (work[replica], replica))
     return [Share(each, tokens) for each, tokens in zip(orders, work, strict=True)]
 
@@ -77,18 +77,16 @@ def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list
     total = np.concatenate([[0], np.cumsum(costs)])
     least = max(1.0, (int(total[-1]) + filler) / replicas)
     growth = (1.0 + (int((costs + saved).max(initial=0)) + filler) / least) ** (1.0 / (TRIES - 1))
-    best: tuple[float, int, list[int], list[int]] | None = None
+    tried = []
     for step in range(TRIES):
-        share = least * growth**step
-        cuts = _cuts(total, saved, share, filler / replicas, replicas)
+        cuts = _cuts(total, saved, least * growth**step, filler / replicas, replicas)
         work = [
             int(total[end] - total[start]) + (int(saved[start]) if start < end else 0)
             for start, end in pairwise(cuts)
         ]
-        found = (_longest(work, filler), sum(work), cuts, work)
-        best = found if best is None or found < best else best
-    assert best is not None
-    return best[2], best[3]
+        tried.append((_longest(work, filler), sum(work), cuts, work))
+    *_, cuts, work = min(tried)
+    return cuts, work
 
 
 def _longest(work: list[int], filler: int) -> float:

@@ -1,9 +1,8 @@
 """The finished trie of a batch as arrays, and its depth-first order without a walk.
 
-A depth-first order needs no traversal.  For a node, count the prompts before it inside its parent: the
-parent's own prompts, then those below siblings that come earlier.  A node's place among all prompts is the
-sum of these counts over the node and its ancestors.  One sort orders the siblings, a running sum counts the
-prompts before each, and pointer doubling adds up the ancestors in O(log depth) rounds.
+For a node, count the prompts before it inside its parent: the parent's own prompts, then those below earlier
+siblings.  A node's place among all prompts is the sum of these counts over it and its ancestors.  One sort
+orders the siblings, a running sum counts the prompts before each, and pointer doubling adds up the ancestors.
 """
 
 from __future__ import annotations
@@ -42,15 +41,14 @@ def shape_of(
 ) -> BatchShape:
     """Make the trie of a batch from `max_tokens` tokens of each prompt (0: all); `InvalidKey` as `pack`."""
     trie = BatchTrie(max_tokens)
-    add = trie.add
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2 and prompts.dtype == np.int32:
         prompts = (row.tobytes() for row in prompts)  # ten times as fast as a buffer object for each row
     if namespaces is None:
         for prompt in prompts:
-            add(prompt)
+            trie.add(prompt)
     else:
         for prompt, namespace in zip(prompts, namespaces, strict=True):
-            add(prompt, namespace)
+            trie.add(prompt, namespace)
     return finished(trie)
 
 
@@ -69,10 +67,7 @@ def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
     kept = depth > depth[shape.parent]
     kept[ROOT] = True
     above = np.where(kept, np.arange(len(depth)), shape.parent)
-    while True:
-        further = above[above]
-        if np.array_equal(further, above):
-            break
+    while not np.array_equal(further := above[above], above):
         above = further
     number = np.cumsum(kept) - 1
     return BatchShape(

@@ -13,7 +13,7 @@ are still cached then.  The last term breaks ties.  The shadow cache follows the
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log1p
@@ -65,7 +65,7 @@ class Waves:
         self._namespaces = namespaces
         self._size = wave_size
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
-        plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"])
+        plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"], min_gain=0.0)
         self.guard = plan.guard
         self._order = plan.order
         self._leaf: list[int] = shape.leaf.tolist()
@@ -115,12 +115,12 @@ class Waves:
 
     def _take(self, members: list[int], keys: dict[int, list[int]]) -> dict[int, int]:
         """Take the wave's prompts off `_ahead`; return how many of them are at or below each node."""
-        counts: dict[int, int] = {}
+        counts = Counter[int]()
         for index in members:
             shared = 0
             node = self._leaf[index]
             while node:
-                counts[node] = counts.get(node, 0) + 1
+                counts[node] += 1
                 self._ahead[node] -= 1
                 if not shared and self.cache.references(keys[index][self._depth[node] - 1]):
                     shared = self._depth[node]
@@ -130,26 +130,24 @@ class Waves:
 
     def _refine(self, members: list[int], keys: dict[int, list[int]], counts: dict[int, int]) -> list[int]:
         """Return the wave's prompts in the order of the cache-aware walk; ties keep their order."""
-        children: dict[int, list[int]] = {}
-        ends: dict[int, list[int]] = {}
+        children, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         value: dict[int, float] = {}
         for index in members:
             node = self._leaf[index]
-            ends.setdefault(node, []).append(index)
+            ends[node].append(index)
             while node and node not in value:
                 above = self._parent[node]
                 edge = keys[index][self._depth[above] : self._depth[node]]
                 cached = self.cache.match(edge) / len(edge)
                 value[node] = cached * 1e4 - self._ahead[node] + counts[node] * 1e-3
-                children.setdefault(above, []).append(node)
+                children[above].append(node)
                 node = above
         order: list[int] = []
         stack = [0]
         while stack:
             node = stack.pop()
-            order += ends.get(node, ())
-            below = sorted(children.get(node, ()), key=value.__getitem__, reverse=True)
-            stack += reversed(below)
+            order += ends[node]
+            stack += sorted(children[node], key=value.__getitem__, reverse=True)[::-1]
         return order
 
 
@@ -186,7 +184,7 @@ class ShadowCache:
         self.capacity = self.stated  # and as the engine's reports show it, see `reconcile`
         self._blocks: dict[int, _Block] = {}
         self._unneeded: OrderedDict[int, None] = OrderedDict()
-        self._references: dict[int, int] = {}
+        self._references = Counter[int]()
         self._needed: Needed = SortedList()
         self._ranks = 0
 
@@ -212,15 +210,14 @@ class ShadowCache:
         wanted = keys[: self.capacity]
         for key in wanted[:hits]:
             self._unneeded.pop(key, None)
-        parent = self._blocks[wanted[hits - 1]] if 0 < hits <= len(wanted) else None
         if hits < len(wanted):
-            self._make_room(len(wanted) - hits, wanted[hits - 1] if hits else None)
-        for depth in range(hits, len(wanted)):
-            block = _Block(wanted[depth], parent, depth)
-            if parent is not None:
-                parent.children += 1
-                self._rank(parent)
-            self._blocks[wanted[depth]] = parent = block
+            parent = self._blocks[wanted[hits - 1]] if hits else None
+            self._make_room(len(wanted) - hits, None if parent is None else parent.key)
+            for depth, key in enumerate(wanted[hits:], start=hits):
+                if parent is not None:
+                    parent.children += 1
+                    self._rank(parent)
+                self._blocks[key] = parent = _Block(key, parent, depth)
         for key in reversed(wanted):
             self._file(key)
         return hits
@@ -230,19 +227,16 @@ class ShadowCache:
 
         The keys are successive blocks of a prompt; no fewer prompts need the blocks before them.
         """
-        references = self._references
         for key in reversed(keys):
-            count = references.get(key, 0) + more
-            if count > 0:
-                references[key] = count
-            else:
-                references.pop(key, None)
+            self._references[key] += more
+            if self._references[key] <= 0:
+                del self._references[key]
             if key in self._blocks:
                 self._file(key, touch=False)
 
     def references(self, key: int) -> int:
         """Return how many prompts ahead need a block."""
-        return self._references.get(key, 0)
+        return self._references[key]
 
     def reconcile(self, expected_tokens: int, cached_tokens: int) -> None:
         """Adapt the capacity to the engine's report of a prompt that has run.
@@ -268,7 +262,7 @@ class ShadowCache:
 
     def _rank(self, block: _Block) -> None:
         """Put a block into `_needed` if it is needed and no resident block is behind it, else take it out."""
-        references = 0 if block.children else self._references.get(block.key, 0)
+        references = 0 if block.children else self._references[block.key]
         worth = log1p(references) * (1 + block.depth)
         if block.rank is not None and block.rank[0] != worth:
             self._needed.remove(block.rank)

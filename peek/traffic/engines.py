@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -34,22 +34,20 @@ class Facts:
 
 
 class Format:
-    """One format of a log; a subclass has to implement only `events`.
-
-    `hint` is advice on how to get prompts into such a log.  `lines`, `requests` and `bare` are the numbers so
-    far of the format's lines, of requests read with prompts or lengths, and of requests without either.
-    """
+    """One format of a log; a subclass has to implement only `events`."""
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = "rows"  # rows of data; "log": a server's log
-    hint: str = ""
+    hint: str = ""  # advice on how to get prompts into such a log
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.facts = reader.facts
-        self.lines = self.requests = self.bare = 0
+        self.lines = 0  # of this format, so far
+        self.requests = 0  # read with prompts or lengths
+        self.bare = 0  # requests without either
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         """Return a line's events; None if it is of another format.  `WorkloadError` if it is broken."""
         raise NotImplementedError
 
@@ -63,9 +61,9 @@ class Format:
     def begin(self) -> None:
         """Reset what holds for one file only, as another file begins."""
 
-    def rest(self) -> Iterator[Event]:
-        """Yield the events that are still held back at the end of all files."""
-        return iter(())
+    def rest(self) -> Iterable[Event]:
+        """Return the events that are still held back at the end of all files."""
+        return ()
 
     def cut(self) -> str:
         """Return a message if the log has cut prompts; else ""."""
@@ -76,21 +74,23 @@ _STRING: Final = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _LIST: Final = rf"\[(?:[^\]'\"]|{_STRING})*\]"
 _IDS: Final = r"None|\[[\d, ]*\]"
 
+_NOT_UNDERSTOOD: Final = "a request is logged in a way that is not understood: a part of a line?"
+
 # -- vLLM -----------------------------------------------------------------------------------------------
 
 _VLLM_OPENER: Final = re.compile(
     r"Request \S+ (?:details: prompt|JSON body): |Received request \S+: |Generated response \S+"
 )
+_EMBEDS: Final = r"prompt_embeds shape: (?:None|torch\.Size\([\[\]\d, ]*\))"
 _VLLM_PROMPT: Final = re.compile(
-    rf"Request (\S+) details: prompt: (None|{_STRING}), prompt_token_ids: ({_IDS}), "
-    r"prompt_embeds shape: (?:None|torch\.Size\([\[\]\d, ]*\))\.$"
+    rf"Request (\S+) details: prompt: (None|{_STRING}), prompt_token_ids: ({_IDS}), {_EMBEDS}\.$"
 )
 _VLLM_BODY: Final = re.compile(r"Request (\S+) JSON body: (.*)$", re.DOTALL)
 _VLLM_RECEIVED: Final = re.compile(r"Received request (\S+): params: (.*), lora_request: (.*)\.$", re.DOTALL)
 _VLLM_OLD: Final = re.compile(
     rf"Received request (\S+): prompt: (None|{_STRING}), (?:prefix_pos: \S+, ?)?"
     r"(?:sampling_params|params|sampling params): (.*), "
-    rf"prompt[ _]token[ _]ids: ({_IDS})(?:, prompt_embeds shape: (?:None|torch\.Size\([\[\]\d, ]*\)))?"
+    rf"prompt[ _]token[ _]ids: ({_IDS})(?:, {_EMBEDS})?"
     r"(?:, lora_request: (.*?)(?:, prompt_adapter_request: [^,]*)?)?\.$"
 )
 _VLLM_ANSWERS: Final = (
@@ -129,16 +129,13 @@ class VllmLog(Format):
         super().__init__(reader)
         self._prompts: dict[str, Arrival] = {}  # whose parameters and LoRA adapter come in a later line
         self._bodies: dict[str, Arrival | None] = {}  # None: the body is cut, no request, or not needed
-        self._tells_ids = (
-            False  # prompts are logged as token ids, which a body, as it is text, cannot replace
-        )
-        self._last: datetime | None = None
-        """The time of the line before."""
+        self._tells_ids = False  # whether prompts are logged as ids, which a body, as text, cannot replace
+        self._last: datetime | None = None  # time of the line before
         self._cut_at = 0  # the server's `--max-log-len`; 0 if the log does not hold the server's start
         self._longest = 0
         self._as_long: Counter[int] = Counter()  # prompts with as many characters as tokens, by their length
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         text, at_s, level = line.text, line.at_s, line.level
         if line.row is not None:
             return None
@@ -161,32 +158,30 @@ class VllmLog(Format):
         self._last = min(moments, key=lambda moment: abs(moment - last))
         return (self._last - datetime(2000, 1, 1)).total_seconds()
 
-    def _other(self, message: str) -> Iterator[Event]:
+    def _other(self, message: str) -> Iterable[Event]:
         """Read the facts in a server's line that logs no request."""
         told = _VLLM_CUT.search(message)
         self._cut_at = int(told[1]) if told else self._cut_at
         self.note(message, arena_tokens=_VLLM_ARENA, max_running=_VLLM_SEATS)
         self.facts.engine = "vllm"
-        if _begins(message, "Request ", "Received request ", "Generated response "):
-            raise WorkloadError("a line that is cut off")
-        return iter(())
+        _check_begins(message, "Request ", "Received request ", "Generated response ")
+        return ()
 
     def _request(self, message: str, at_s: float | None, level: str) -> Iterator[Event]:
-        prompt = _VLLM_PROMPT.match(message)
-        old = _VLLM_OLD.match(message)
-        body = _VLLM_BODY.match(message)
-        received = _VLLM_RECEIVED.match(message)
-        if prompt is not None:
+        if prompt := _VLLM_PROMPT.match(message):
             yield from self._prompt(prompt[1], at_s, prompt[2], prompt[3])
-        elif old is not None and not _again(old[3]) and not _again(old[5] or ""):
+        elif (old := _VLLM_OLD.match(message)) and not _again(old[3], old[5] or ""):
             yield from self._prompt(old[1], at_s, old[2], old[4])
             yield from self._received(old[1], at_s, old[3], old[5] or "")
-        elif body is not None:
+        elif body := _VLLM_BODY.match(message):
             self._body(body[1], at_s, body[2], level)
-        elif received is not None and not _again(received[2]) and not _again(received[3]):
+        elif (received := _VLLM_RECEIVED.match(message)) and not _again(received[2], received[3]):
             yield from self._received(received[1], at_s, received[2], received[3])
+        elif answer := next(filter(None, (form.match(message) for form in _VLLM_ANSWERS)), None):
+            if answer[2] and answer[2] not in ("None", "[]"):
+                yield Ending(answer[1], answer[2].count(",") + 1)
         else:
-            yield from self._answer(message)
+            raise WorkloadError(_NOT_UNDERSTOOD)
 
     def _prompt(self, name: str, at_s: float | None, text: str, ids: str) -> Iterator[Event]:
         known = literal_eval(ids) or literal_eval(text)
@@ -227,30 +222,21 @@ class VllmLog(Format):
         self.requests += 1
         yield arrival._replace(most_tokens=int(allowed[1]) if allowed else 0, namespace=namespace)
 
-    def _answer(self, message: str) -> Iterator[Event]:
-        for form in _VLLM_ANSWERS:
-            answer = form.match(message)
-            if answer is not None:
-                if answer[2] and answer[2] not in ("None", "[]"):
-                    yield Ending(answer[1], answer[2].count(",") + 1)
-                return
-        raise WorkloadError("a request is logged in a way that is not understood: a part of a line?")
-
-    def rest(self) -> Iterator[Event]:
+    def rest(self) -> Iterable[Event]:
         bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
         waiting = [*self._prompts.values(), *bodies]
         self.bare += len(self._bodies) - len(bodies)
         self._prompts.clear()
         self._bodies.clear()
         self.requests += len(waiting)
-        yield from waiting
+        return waiting
 
     def cut(self) -> str:
         """Return a message if the server's `--max-log-len` has cut prompts.
 
         The option cuts a prompt to as many characters as tokens.  If the log lacks the server's arguments,
-        prompts with as many characters as tokens are counted.  The sign of a cut is then that at least two of
-        them, and most of them, are as long as the longest prompt.
+        the sign is this: of the prompts with as many characters as tokens most, and at least two, are as long
+        as the longest prompt.
         """
         count = self._as_long[self._longest]
         is_pile = count > 1 and 2 * count > sum(self._as_long.values())
@@ -260,14 +246,15 @@ class VllmLog(Format):
         return f"{where}: what they share behind it is lost; log without it"
 
 
-def _begins(message: str, *openers: str) -> bool:
-    """Whether a message is cut off within one of these openers."""
-    return any(opener.startswith(message) for opener in openers)
+def _check_begins(message: str, *openers: str) -> None:
+    """Raise `WorkloadError` for a message that is cut off within one of these openers."""
+    if message and any(opener.startswith(message) for opener in openers):
+        raise WorkloadError("a line that is cut off")
 
 
-def _again(text: str) -> bool:
+def _again(*texts: str) -> bool:
     """Whether another request's line begins in a text, because two lines have become one."""
-    return _VLLM_OPENER.search(text) is not None
+    return any(map(_VLLM_OPENER.search, texts))
 
 
 # -- SGLang ---------------------------------------------------------------------------------------------
@@ -284,8 +271,7 @@ _NAMESPACES: Final = ("lora_path", "extra_key", "cache_salt")
 _MAX_NEW_TOKENS: Final = re.compile(r"sampling_params=\[?\{[^{}]*'max_new_tokens': (\d+)")
 _PRIORITY: Final = re.compile(r"\bpriority=(-?\d+)")
 _ANY_STRING: Final = re.compile(_STRING)
-_SGLANG_CUT: Final = 2048
-"""Length to which `--log-requests-level 2` cuts a prompt, in characters or items of a list."""
+_SGLANG_CUT: Final = 2048  # characters or items of a list to which `--log-requests-level 2` cuts a prompt
 
 
 class SglangLog(Format):
@@ -302,13 +288,15 @@ class SglangLog(Format):
         self._cut_prompts = 0
 
     def cut(self) -> str:
-        said = f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out"
-        return f"{said}: --log-requests-level 3" if self._cut_prompts else ""
+        said = (
+            f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out: --log-requests-level 3"
+        )
+        return said * bool(self._cut_prompts)
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         text, at_s = line.text, line.at_s
         if line.row is not None:
-            return self._row(line.row)
+            return self._row(line.row) if str(line.row.get("event")).startswith("request.") else None
         head = _SGLANG_LINE.match(text)
         if head is None:
             return None
@@ -318,22 +306,21 @@ class SglangLog(Format):
         self.facts.engine = "sglang"
         return self._call(message, seconds(head[1]) if at_s is None else at_s)
 
-    def _other(self, message: str) -> Iterator[Event] | None:
+    def _other(self, message: str) -> Iterable[Event] | None:
         self.note(message, arena_tokens=_SGLANG_ARENA, max_running=_SGLANG_SEATS)
-        if _begins(message, "Receive: obj=", "Finish: obj="):
-            raise WorkloadError("a line that is cut off")
+        _check_begins(message, "Receive: obj=", "Finish: obj=")
         if "obj=GenerateReqInput(" in message:
             raise WorkloadError("two lines in one: neither is taken")
         if self.facts.engine != "sglang" and not _SGLANG_OWN.search(message):
             return None  # other servers begin their lines in the same way
         self.facts.engine = "sglang"
-        return iter(())
+        return ()
 
     def _call(self, line: str, at_s: float) -> Iterator[Event]:
         head = _SGLANG_CALL.match(line)
         bare = _ANY_STRING.sub("", line)
         if head is None or line.count(head[0]) > 1 or bare.count("(") != bare.count(")"):
-            raise WorkloadError("a request is logged in a way that is not understood: a part of a line?")
+            raise WorkloadError(_NOT_UNDERSTOOD)
         name, at = _literal(line, "rid", head.end() - 1)
         if head[1] == "Finish":
             meta = line[line.rfind("'meta_info': {") :]
@@ -348,24 +335,16 @@ class SglangLog(Format):
             self._cut_prompts += 1
             raise
         namespace = "/".join(_literal(line, each, at)[0] or "" for each in _NAMESPACES)
-        allowed = _MAX_NEW_TOKENS.search(line, at)
+        allowed, ranked = _MAX_NEW_TOKENS.search(line, at), _PRIORITY.search(line, at)
         sampling = {"max_new_tokens": int(allowed[1])} if allowed else {}
-        ranked = _PRIORITY.search(line, at)
-        priority = int(ranked[1]) if ranked else 0
-        yield from self._arrivals(name, at_s, prompt, sampling, namespace, priority)
+        yield from self._arrivals(name, at_s, prompt, sampling, namespace, int(ranked[1]) if ranked else 0)
 
-    def _row(self, row: dict[str, Any]) -> Iterator[Event] | None:
-        event = row.get("event")
-        if not isinstance(event, str) or not event.startswith("request."):
-            return None
+    def _row(self, row: dict[str, Any]) -> Iterator[Event]:
         self.facts.engine = "sglang"
-        return self._told(row, event)
-
-    def _told(self, row: dict[str, Any], event: str) -> Iterator[Event]:
-        if event == "request.finished":
+        if row["event"] == "request.finished":
             meta = row["out"]["meta_info"]
             yield Ending(_one(row["rid"]), *(meta[name] for name in _COUNTS))
-        elif event == "request.received":
+        elif row["event"] == "request.received":
             asked = row["obj"]
             namespace = "/".join(asked.get(name) or "" for name in _NAMESPACES)
             prompt = asked.get("input_ids") or asked.get("text")
@@ -377,11 +356,10 @@ class SglangLog(Format):
         self, name: Any, at_s: float, prompt: Any, sampling: Any, namespace: str, priority: int
     ) -> Iterator[Arrival]:
         """Yield the arrival of one request, or of each request in a call with a list of them."""
-        names = name if isinstance(name, list) else [name]
+        names, prompts = (name, prompt) if isinstance(name, list) else ([name], [prompt])
         if not prompt:
             self.bare += len(names)  # embeddings, or `--log-requests-level` below 2
             return
-        prompts = prompt if isinstance(name, list) else [prompt]
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(names)
         if len(names) != len(prompts):
             raise WorkloadError(f"{len(names)} names for {len(prompts)} prompts")

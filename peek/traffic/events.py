@@ -22,14 +22,11 @@ class Arrival(NamedTuple):
 class Measured(NamedTuple):
     """The arrival of a request with known lengths; of its prompt the log has block hashes or nothing."""
 
-    # name, at_s, tenant, is_bare: as in `Arrival`
-    name: str
+    name: str  # this, at_s, tenant, is_bare: as in `Arrival`
     at_s: float | None
-    # prompt_tokens, output_tokens: lengths of prompt and answer, tokens; 0 for an unknown answer
     prompt_tokens: int
-    output_tokens: int
-    # a chained id for each block, also a partial one; None if what the prompt shares is unknown
-    hash_ids: Sequence[int] | None = None
+    output_tokens: int  # 0 if unknown
+    hash_ids: Sequence[int] | None = None  # chained, a partial block's, too; None: unknown
     block_tokens: int = 0  # tokens per block; 0 without `hash_ids`
     tenant: str = ""
     is_bare: bool = False

@@ -1,19 +1,19 @@
 """Reads logs of all formats: each line goes to the format that knows it, and none is dropped silently.
 
 A format of `FORMATS` gets a line without what a container runtime puts around it.  It leaves the line to the
-next format, returns its events, or raises an error.  So one file may mix formats.  Lines that no format knows
-are counted, and the first one is kept as an example.
+next format, returns its events, or raises an error.  So one file may mix formats.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line, excerpt, json_fault
+from peek.offline.formats import PROMPT_NAMES, Line, excerpt, excerpt_of, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Event, Measured
 from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, tokens_of
@@ -34,12 +34,12 @@ class _Router(Format):
     )
     _ROUTED: Final = re.compile(r"Routing request \S+ (?:with session id \S+ )?to \S+ at [\d.]+")
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         routed = self._ROUTED.search(line.text) is not None
         if line.row is not None or not (routed or self._LINE.match(line.text)):
             return None
         self.bare += routed
-        return iter(())
+        return ()
 
 
 class _Access(Format):
@@ -49,7 +49,7 @@ class _Access(Format):
     _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" (\d{3})\b')
     _ASKED: Final = re.compile(r"/(?:completions|messages|responses|embeddings|generate)\b")
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         row, found = line.row, self._CALL.search(line.text)
         method, path = (found[1], found[2]) if found else (None, None)
         if row is not None:
@@ -57,7 +57,7 @@ class _Access(Format):
         if not isinstance(method, str) or not isinstance(path, str) or (row and _has_prompt(row)):
             return None
         self.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
-        return iter(())
+        return ()
 
 
 class _Csv(Format):
@@ -75,7 +75,7 @@ class _Csv(Format):
     def begin(self) -> None:
         self._columns = []
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         if line.row is not None or "," not in line.text:
             return None
         if self._columns:
@@ -85,7 +85,7 @@ class _Csv(Format):
         except csv.Error:  # no CSV: carriage returns in the line, as a progress bar writes them
             return None
 
-    def _header(self, cells: list[str]) -> Iterator[Event] | None:
+    def _header(self, cells: list[str]) -> Iterable[Event] | None:
         columns = [cell.strip().lower() for cell in cells]
         lengths = set(self._AZURE) <= set(columns) or set(self._BURST) <= set(columns)
         asked = {"prompt", "messages", "body", "request_body", "input"} & set(columns)
@@ -94,7 +94,7 @@ class _Csv(Format):
         self._columns = columns if lengths else [cell.strip() for cell in cells]
         self.hint = LENGTHS_HINT if lengths else ""
         self.reader.is_lengths |= lengths
-        return iter(())
+        return ()
 
     def _cells(self, line: Inner) -> Iterator[Event]:
         cells = next(csv.reader([line.text], strict=True))
@@ -104,10 +104,11 @@ class _Csv(Format):
             raise WorkloadError(f"{len(cells)} cells for {len(self._columns)} columns")
         row = dict(zip(self._columns, cells, strict=True))
         if "contexttokens" in row:
-            yield self._measured(line.name, row["timestamp"], row["contexttokens"], row["generatedtokens"])
+            yield self._measured(line.name, row["contexttokens"], row["generatedtokens"], row["timestamp"])
         elif "request tokens" in row:
-            burst = (row["timestamp"], row["request tokens"], row["response tokens"])
-            yield self._measured(line.name, *burst, unit="s")
+            yield self._measured(
+                line.name, row["request tokens"], row["response tokens"], row["timestamp"], "s"
+            )
         else:
             loads, is_json = self.reader.loads, re.compile(r"\s*[{\[]").match
             parsed = {name: loads(cell) if is_json(cell) else cell for name, cell in row.items() if cell}
@@ -116,10 +117,10 @@ class _Csv(Format):
             self.requests += 1
             yield from self.reader.rows.events(parsed, line.name)
 
-    def _measured(self, name: str, at: str, prompt: str, answer: str, unit: str = "") -> Measured:
+    def _measured(self, name: str, prompt: str, answer: str, at: str, unit: str = "") -> Measured:
         if not (prompt.isdecimal() and answer.isdecimal()):
             raise WorkloadError(
-                f"lengths are {excerpt(repr(prompt))} and {excerpt(repr(answer))}, not whole numbers"
+                f"lengths are {excerpt_of(prompt)} and {excerpt_of(answer)}, not whole numbers"
             )
         if int(prompt) == 0:
             raise WorkloadError("the prompt is empty")
@@ -133,9 +134,9 @@ class _Trace(Format):
 
     _NEEDED: Final = ("timestamp", "input_length", "output_length")
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         row = line.row
-        if row is None or not all(name in row for name in self._NEEDED) or _has_prompt(row):
+        if row is None or not row.keys() >= set(self._NEEDED) or _has_prompt(row):
             return None
         return self._read(row, line.name)
 
@@ -164,12 +165,11 @@ class _Sessions(Format):
     name = "recorded sessions"
     hint = "sessions without times are replayed by `peek simulate --sessions FILE`"
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
-        row = line.row
-        if row is None or not {"session", "turn", "tokens"} <= row.keys():
+    def events(self, line: Inner) -> Iterable[Event] | None:
+        if line.row is None or not line.row.keys() >= {"session", "turn", "tokens"}:
             return None
         self.bare += 1
-        return iter(())
+        return ()
 
 
 class _Requests(Format):
@@ -177,7 +177,7 @@ class _Requests(Format):
 
     name = "requests as OpenAI's"
 
-    def events(self, line: Inner) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterable[Event] | None:
         row = line.row
         if row is None or not (self.mine(row) and (_has_prompt(row) or self.reader.rows.prompt)):
             return None
@@ -258,7 +258,7 @@ class Reader:
         self._kind = kind
         self._file = -1
 
-    def file(self, lines: Iterator[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
+    def file(self, lines: Iterable[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
         """Yield each line's number and events; iterating over the events raises as `line` does."""
         self._file += 1
         for each in self.formats:
@@ -269,9 +269,8 @@ class Reader:
             yield 0, self._of(Inner(part, name=f"{self._file}:rest"), 0)
 
     def rest(self) -> Iterator[Event]:
-        """Yield the events that are still held back when all files are read."""
-        for each in self.formats:
-            yield from each.rest()
+        """Return the events that are still held back when all files are read."""
+        return chain.from_iterable(each.rest() for each in self.formats)
 
     def cut(self) -> str:
         """Return a message if a log has cut prompts; else ""."""
@@ -279,20 +278,14 @@ class Reader:
 
     def hints(self) -> list[str]:
         """Return the hints of formats whose logs came without prompts."""
-        return list(dict.fromkeys(
-            each.hint for each in self.formats
-            if each.hint and (each.bare or (each.lines and not self.read))
-            and not (isinstance(each, _Access) and self.read)
-        ))  # fmt: skip
+        read = any(each.requests for each in self.formats)
+        lacking = (each for each in self.formats if each.bare or (each.lines and not read))
+        said = [each.hint for each in lacking if not (read and isinstance(each, _Access))]
+        return list(dict.fromkeys(filter(None, said)))
 
     def not_understood(self) -> dict[str, Any]:
         """Return the count of lines that no format knows, the first one's number and an excerpt of it."""
         return {"lines": self.unknown, "line": self.where, "first": self.example}
-
-    @property
-    def read(self) -> int:
-        """Number of requests read with their prompts or lengths."""
-        return sum(each.requests for each in self.formats)
 
     def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
         """Yield the events of one line; `WorkloadError` if it is broken, or at an export's first bad row."""
@@ -311,7 +304,7 @@ class Reader:
             except (WorkloadError, InvalidKey):
                 raise
             except _NOT_UNDERSTOOD as error:
-                what = excerpt(repr(error))
+                what = excerpt_of(error)
                 raise WorkloadError(f"a request is logged in a way that is not understood: {what}") from None
             self.own += not events
             yield from events
@@ -339,12 +332,11 @@ class Reader:
 def _has_prompt(row: dict[str, Any]) -> bool:
     """Whether a row holds a request, as its field names show."""
     places = [row, *(row.get(name) for name in (*BODY_NAMES, "params", "http_buffered_trace"))]
-    for place in places:
-        if isinstance(place, str) and place.lstrip().startswith(("{", *BASE64_OBJECTS)):
-            return True
-        if isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request")):
-            return True
-    return False
+    return any(
+        place.lstrip().startswith(("{", *BASE64_OBJECTS)) if isinstance(place, str)
+        else isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request"))
+        for place in places
+    )  # fmt: skip
 
 
 def _bounded(tokens: int | float) -> int:

@@ -30,16 +30,12 @@ BODY_NAMES: Final = ("body", "request", "request_body", "requestBody", "req_body
 BASE64_OBJECTS: Final = ("eyJ", "ewo", "eyA", "ew0")
 """Beginnings of JSON objects in base64: of `{"`, or of `{` before white space."""
 
+LARGEST: Final = 100_000_000  # a larger number of tokens is no length, such as a limit that means none
+
 _RESPONSE_NAMES: Final = ("response", "response_body", "responseBody", "resp_body")
-
-_REDACTED: Final = "redacted-by-litellm"
-
 _ALLOWED_NAMES: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-
 _ANTHROPIC_CACHED: Final = "cache_read_input_tokens"
-
-LARGEST: Final = 100_000_000
-"""A larger number of tokens is no length, such as a limit that means none."""
+_REDACTED: Final = "redacted-by-litellm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ class RequestRows:
         """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
-        body = body_of(row)
+        body = _body_of(row)
         messages = _parsed(body.get("messages"))
         first = messages[0] if isinstance(messages, list) and messages else None
         content = first.get("content") if isinstance(first, dict) else None
@@ -106,8 +102,9 @@ class RequestRows:
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
         if self.time:
             return _required(row, self.time)
-        places = ((place, name) for place in (row, body, *_responses(row)) for name in TIME_NAMES)
-        return next((place[name] for place, name in places if place.get(name) is not None), None)
+        places = (row, body, *_responses(row))
+        found = (place.get(name) for place in places for name in TIME_NAMES)
+        return next((each for each in found if each is not None), None)
 
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
         """Return the answer's length in tokens; 0 if unknown."""
@@ -132,10 +129,8 @@ def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, An
     beside = {**body, **parent} if isinstance(parent, dict) else body
     is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
     names = formats.NAMESPACE_NAMES + (formats.HEAD_NAMES if is_chat else ())
-    return {
-        **{name: beside[name] for name in names if name in beside},
-        "messages" if is_chat else "prompt": prompt,
-    }
+    kept = {name: beside[name] for name in names if name in beside}
+    return {**kept, "messages" if is_chat else "prompt": prompt}
 
 
 def tokens_of(value: object) -> int:
@@ -165,7 +160,7 @@ def _each(body: dict[str, Any]) -> list[dict[str, Any]]:
     return [body]
 
 
-def body_of(row: dict[str, Any]) -> dict[str, Any]:
+def _body_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return the request in a row: of a field, of `params`, or the row itself.  `WorkloadError` if cut."""
     for name in BODY_NAMES:
         found = _object(row.get(name), name)
@@ -218,10 +213,9 @@ def _streamed(text: str) -> dict[str, Any] | None:
     """Return the response as one object, or the last chunk with `usage` if it was streamed."""
     if not text.lstrip().startswith(("data:", "event:")):
         return _quietly(text)
-    chunks = [
-        _quietly(line[5:]) for line in text.splitlines() if line.startswith("data:") and '"usage"' in line
-    ]
-    return next((chunk for chunk in reversed(chunks) if chunk and isinstance(chunk.get("usage"), dict)), None)
+    lines = [line for line in text.splitlines() if line.startswith("data:") and '"usage"' in line]
+    chunks = (_quietly(line[5:]) for line in reversed(lines))
+    return next((chunk for chunk in chunks if chunk and isinstance(chunk.get("usage"), dict)), None)
 
 
 def _at(row: Any, path: str) -> Any:

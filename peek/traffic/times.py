@@ -13,9 +13,8 @@ from peek.offline.formats import excerpt_of
 
 UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # number of each unit in a second
 
+# Numbers from this on (1998) are dates, in seconds; 1,000 times this they are dates in ms, and so on.
 _EPOCH_FLOOR_S: Final = 9e8
-"""Numbers from this on (1998) are dates, in seconds; 1,000 times this they are dates in ms, and so on."""
-
 _LAST_S: Final = 253_402_300_800.0  # end of the year 9999, the last that a date can name
 
 _LONGEST_GAP_S: Final = 1000.0**0.5
@@ -71,10 +70,8 @@ def doubt(times: Sequence[float], unit: str) -> str:
     """Return a message on how bare numbers were read, as seconds; "" if no unit but `unit` is likely."""
     gap = mean_gap(times)
     if unit != "s":
-        slow = f"one request would come in {gap * UNITS[unit]:,.0f} s"
-        return (
-            f"times are whole numbers without a unit, read as {unit}: as seconds {slow} (--time-unit s if so)"
-        )
+        slow = f"as seconds one request would come in {gap * UNITS[unit]:,.0f} s (--time-unit s if so)"
+        return f"times are whole numbers without a unit, read as {unit}: {slow}"
     if gap > _LONGEST_GAP_S or (gap >= 1.0 and all(at.is_integer() for at in times)):
         fast = f"--time-unit ms if they are {1000.0 / gap:,.0f} a second"
         return f"times are numbers without a unit, read as s: one request in {gap:,.0f} s ({fast})"
@@ -115,11 +112,10 @@ def _moment(text: str) -> datetime:
     found = _DATE.fullmatch(text)
     if found is not None:
         year, month, day, clock, fraction, zone = found.groups()
-        zone = "+00:00" if zone in (None, "Z", "UTC") else zone
-        zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+        zone = "+0000" if zone in (None, "Z", "UTC") else zone.replace(":", "")
         clock = clock if clock.count(":") == 2 else f"{clock}:00"
-        micro = f"{fraction or '0':0<6}"[:6]
-        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}.{micro}{zone}")
+        micro = f"{fraction or '0':0<6}"[:6]  # Python 3.10 reads no other number of digits, and no "Z"
+        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}.{micro}{zone[:3]}:{zone[3:]}")
     if _CLF.fullmatch(text):
         return datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")
     moment = parsedate_to_datetime(text)

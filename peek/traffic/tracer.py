@@ -10,8 +10,9 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 from peek.errors import WorkloadError
@@ -40,9 +41,8 @@ class _Traced:
 class Counts:
     """Counts of what went into a trace."""
 
-    # requests, prompt_tokens: all requests, and the tokens of their prompts as `Tracer` counts them
     requests: int = 0
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # as `Tracer` counts them
     texts: int = 0  # requests whose prompt is text
     alone: int = 0  # requests with a prompt of which only the length is known; they count as sharing nothing
     answered: int = 0  # requests whose output length is in the log
@@ -74,10 +74,9 @@ class Counts:
     @property
     def doubts(self) -> list[str]:
         """Messages on what is in doubt: the unit of times, and requests or answers that are left out."""
-        untimed = f"requests without a time, left out: {self.untimed:,}"
+        untimed = f"requests without a time, left out: {self.untimed:,}" * bool(self.untimed)
         foreign = f"{self.started_before:,} answers to requests that are not in the log"
-        said = {self.doubt: self.doubt, untimed: self.untimed, foreign: self.started_before}
-        return [text for text, is_there in said.items() if is_there]
+        return list(filter(None, (self.doubt, untimed, foreign * bool(self.started_before))))
 
 
 class Hashing:
@@ -129,7 +128,6 @@ class Tracer:
         self.counts = Counts()
         self._salt = salt
         self._block_tokens = block_tokens
-        self._hashing: Hashing | None = None
         self._encode = encode
         self._traced: list[_Traced] = []
         self._by_name: dict[str, _Traced] = {}
@@ -151,11 +149,17 @@ class Tracer:
     def block_tokens(self) -> int:
         return self._block_tokens or BLOCK_TOKENS
 
+    @cached_property
+    def _hashing(self) -> Hashing:
+        """The maker of ids; its first use fixes the block size."""
+        self._block_tokens = self.block_tokens
+        return Hashing(self._salt, self._block_tokens)
+
     def _arrive(self, event: Arrival) -> None:
         if not event.prompt:
             raise WorkloadError("the prompt is empty")
         key = key_of(event.prompt, self._encode)
-        ids = self.hashing.ids(key, f"{event.namespace}/{kind_of(event.prompt)}")
+        ids = self._hashing.ids(key, f"{event.namespace}/{kind_of(event.prompt)}")
         self._note(event, len(key) // SYMBOL_BYTES, ids, event.most_tokens)
         self.counts.texts += isinstance(event.prompt, str)
         self.counts.allowed += event.most_tokens > 0
@@ -164,9 +168,7 @@ class Tracer:
     def _measure(self, event: Measured) -> None:
         tokens, size = event.prompt_tokens, event.block_tokens
         if event.hash_ids is None:
-            named: Iterable[bytes] = (
-                b"%d/%d" % (len(self._traced), place) for place in range(-(-tokens // self.block_tokens))
-            )
+            named: Iterable[bytes] = (b"%d/%d" % (len(self._traced), place) for place in count())
             self.counts.alone += 1
         else:
             self._block_tokens = self._block_tokens or (BLOCK_TOKENS if self._traced else size)
@@ -174,33 +176,19 @@ class Tracer:
             if odd:
                 raise WorkloadError(f"has blocks of {size} tokens, and the others of {self._block_tokens}")
             named = (b"%d/%d/%d" % (size, each, part) for each in event.hash_ids for part in range(parts))
-        ids = array("Q", map(self.hashing.id, islice(named, -(-tokens // self.block_tokens))))
+        ids = array("Q", map(self._hashing.id, islice(named, -(-tokens // self.block_tokens))))
         self._note(event, tokens, ids, 0, event.output_tokens)
         self.counts.answered += event.output_tokens > 0
 
     def _note(
-        self,
-        event: Arrival | Measured,
-        tokens: int,
-        ids: array[int],
-        most_tokens: int,
-        output_tokens: int = 0,
+        self, event: Arrival | Measured, tokens: int, ids: array[int], most: int, told: int = 0
     ) -> None:
-        tenant = self.hashing.name("tenant", event.tenant)
-        traced = _Traced(event.at_s, tokens, ids, tenant, most_tokens, output_tokens)
-        self._traced.append(traced)
-        self._by_name[event.name] = traced
+        tenant = self._hashing.name("tenant", event.tenant)
+        self._by_name[event.name] = _Traced(event.at_s, tokens, ids, tenant, most, told)
+        self._traced.append(self._by_name[event.name])
         self.counts.requests += 1
         self.counts.prompt_tokens += tokens
         self.counts.bare_times += event.is_bare
-
-    @property
-    def hashing(self) -> Hashing:
-        """The maker of ids; its first use fixes the block size."""
-        if self._hashing is None:
-            self._block_tokens = self.block_tokens
-            self._hashing = Hashing(self._salt, self._block_tokens)
-        return self._hashing
 
     def _end(self, event: Ending) -> None:
         traced = self._by_name.get(event.name)
@@ -220,11 +208,9 @@ class Tracer:
         """Yield the rows in ascending order of time; the first is at 0.
 
         If all times are bare numbers, they get one unit here (`bare_unit`); among dates they are seconds.  If
-        all are whole seconds, the requests of each second are spread evenly over it.
-
-        A request whose log has neither output length nor limit gets `unknown_tokens`.  A `rate`, in requests
-        per second, evenly spaced, replaces the log's times.  Without it, requests that have no time are left
-        out; `WorkloadError` if none has any.
+        all are whole seconds, the requests of each second are spread evenly over it.  A `rate`, in requests
+        per second, replaces the log's times.  Without it, requests that have no time are left out;
+        `WorkloadError` if none has any.  An answer without length and limit gets `unknown_tokens`.
         """
         times = self._times(rate)
         start = min(times, default=0.0)
@@ -264,21 +250,22 @@ class Tracer:
         times = [traced.at_s for traced in self._traced if traced.at_s is not None]
         if self._traced and not times:
             raise WorkloadError("no request has a time")
-        self._leave_out([traced for traced in self._traced if traced.at_s is None])
+        self._leave_out_untimed()
         if self.counts.bare_times == len(times):
             unit = bare_unit(times)
             times = [number / UNITS[unit] for number in times]
             self.counts.doubt = doubt(times, unit)
         return _spread(times) if all(at_s.is_integer() for at_s in times) else times
 
-    def _leave_out(self, untimed: list[_Traced]) -> None:
+    def _leave_out_untimed(self) -> None:
         counts = self.counts
+        untimed = [traced for traced in self._traced if traced.at_s is None]
         self._traced = [traced for traced in self._traced if traced.at_s is not None]
         for traced in untimed:
-            counts.requests -= 1
             counts.prompt_tokens -= traced.tokens
             counts.answered -= traced.output_tokens > 0
             counts.allowed -= traced.output_tokens == 0 and traced.most_tokens > 0
+        counts.requests -= len(untimed)
         counts.untimed += len(untimed)
 
 

@@ -20,10 +20,9 @@ from peek.traffic.times import seconds
 class Inner(NamedTuple):
     """A line without its wrapping."""
 
-    text: str  # the line as text
+    text: str
     row: dict[str, Any] | None = None  # the line as a JSON object, if it is one
-    # time in seconds at which the line was written, as its wrapping says; None if unknown
-    at_s: float | None = None
+    at_s: float | None = None  # seconds at which the line was written, as its wrapping says; None if unknown
     level: str = ""  # log level, from Python's logging as JSON, which lacks the engine's own prefix; else ""
     name: str = ""  # name for a request in the line that has none of its own
     is_last: bool = False  # whether the file ends with this line, without an end of line
@@ -49,12 +48,11 @@ _FIELDS: Final = (
 
 _DOCKER_PART: Final = 16_000  # bytes below which a line without an end is whole; Docker splits at 16 KiB
 
+# Fields in which an export holds its list of rows.
 _LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
-"""Fields in which an export holds its list of rows."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
-
-_DEEPEST: Final = 6
+_DEEPEST: Final = 6  # wrappings around one line
 
 
 class Unwrapping:
@@ -66,7 +64,7 @@ class Unwrapping:
 
     def lines(self, content: bytes) -> Iterator[Inner]:
         """Yield the line inside; nothing while it is incomplete, several lines for an export."""
-        inner = Inner(content.decode("utf-8", "replace").rstrip("\r\n"), None, None)
+        inner = Inner(content.decode("utf-8", "replace").rstrip("\r\n"))
         for _ in range(_DEEPEST):
             found = self._once(inner)
             if found is None:
@@ -74,8 +72,7 @@ class Unwrapping:
             if found is inner:
                 break
             inner = found
-        exported = (inner.row.get(name) for name in _LISTS) if inner.row else ()
-        for rows in exported:
+        for rows in (inner.row.get(name) for name in _LISTS) if inner.row else ():
             if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
                 yield from (inner._replace(row=row) for row in rows)
                 return
@@ -92,8 +89,8 @@ class Unwrapping:
             return self._from_row(inner)
         cri = _CRI.match(text)
         if cri is not None:
-            whole = self._joined(f"cri {cri[2]}", text[cri.end() :], cri[3] == "F")
-            return None if whole is None else Inner(whole, None, _time(cri[1], inner.at_s))
+            at_s = _time(cri[1], inner.at_s)
+            return self._joined(f"cri {cri[2]}", Inner(text[cri.end() :], None, at_s), cri[3] == "F")
         for prefix in _PREFIXES:
             found = prefix.match(text)
             if found is not None and not text.startswith("INFO:"):
@@ -116,12 +113,11 @@ class Unwrapping:
                 at = row[clock]
                 if field == "MESSAGE" and isinstance(at, str) and at.isdecimal() and len(at) < 20:
                     at = int(at)
-                at_s = _time(at, inner.at_s)
                 is_short = len(text.encode("utf-8", "replace")) < _DOCKER_PART
                 ends = text.endswith("\n") or field != "log" or is_short
-                whole = self._joined(f"json {row.get('stream')}", text.rstrip("\r\n"), ends)
                 level = str(row.get("levelname", "INFO")) if clock == "asctime" else ""
-                return None if whole is None else Inner(whole, None, at_s, level)
+                found = Inner(text.rstrip("\r\n"), None, _time(at, inner.at_s), level)
+                return self._joined(f"json {row.get('stream')}", found, ends)
             if isinstance(text, dict) and field in ("log", "message") and clock in row:
                 return Inner("", text, _time(row[clock], inner.at_s))
         payload = row.get("jsonPayload")
@@ -129,11 +125,13 @@ class Unwrapping:
             return Inner("", payload, _time(row.get("timestamp"), inner.at_s))
         return inner
 
-    def _joined(self, stream: str, text: str, ends: bool) -> str | None:
-        if not ends:
-            self._parts[stream] = self._parts.get(stream, "") + text
-            return None
-        return self._parts.pop(stream, "") + text
+    def _joined(self, stream: str, part: Inner, ends: bool) -> Inner | None:
+        """Return a line with the parts of it that came before in its stream; None until it ends."""
+        text = self._parts.pop(stream, "") + part.text
+        if ends:
+            return part._replace(text=text)
+        self._parts[stream] = text
+        return None
 
 
 def _time(value: object, outer_s: float | None) -> float | None:
@@ -158,15 +156,14 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
     first = next(rest, None)
     if first is None:
         return
-    start = first.content.strip()
+    lines, start = chain([first], rest), first.content.strip()
     base = 1 if re.match(rb"\[\s*($|\{|\[\s*\{)", start) else 0
     if not base and start != b"{":
-        lines = chain([first], rest)
         yield from _records(lines) if _CSV_HEADER.match(start) else lines
         return
     held: list[bytes] = []
     number = depth = 0
-    for line in chain([first], rest):
+    for line in lines:
         content, at = line.content, 0
         for mark in _MARKS.finditer(content):
             sign = mark[0]

@@ -1,10 +1,9 @@
 """The order of `reorder` for batches larger than memory, on a DuckDB connection that the caller opens.
 
-The database gets no prompts, only the chained keys of their blocks.  Equal keys mean equal prefixes, so
-`GROUP BY key` finds the nodes of the trie.  Nodes with the same prompts below (equal count and equal first
-prompt) form one edge of the compressed trie.  Sorting the prompts by their paths (`block_keys`) replaces the
-traversal.  DuckDB groups and sorts on disk where its memory limit requires it.  The order is that of
-`reorder`, ties included.
+The database gets the chained keys of blocks.  Equal keys mean equal prefixes, so `GROUP BY key` finds the
+nodes of the trie.  Nodes with the same prompts below (equal count and equal first prompt) form one edge of
+the compressed trie.  Sorting the prompts by their paths (`block_keys`) replaces the traversal.  DuckDB groups
+and sorts on disk where its memory limit requires it.  The order is that of `reorder`, ties included.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from peek.offline.block_keys import batch_keys, shared_blocks
 from peek.offline.replicas import balanced, saved_tokens
 
 FETCH_ROWS: Final = 20_000  # in memory while the order is read
+# Prompts, or bytes of their keys, after which a chunk goes to the database.
 CHUNK_PROMPTS: Final = 20_000
-CHUNK_BYTES: Final = 64_000_000  # prompts, or bytes of their keys, after which a chunk goes to the database
+CHUNK_BYTES: Final = 64_000_000
 
 _TABLES: Final = """
 CREATE TABLE rows(row BIGINT, tokens BIGINT, blocks BIGINT, place BIGINT, size BIGINT, number BIGINT,
@@ -101,27 +101,23 @@ class OutOfCoreOrder:
             self._flush()
 
     def _flush(self) -> None:
-        """Give the chunk to the database."""
         if not self._chunk:
             return
         keys, namespaces, records, last = zip(*self._chunk, strict=True)
         self._chunk.clear()
         self._chunk_bytes = 0
-        n = len(keys)
         tokens = np.frombuffer(b"".join(keys), np.int32)
         lengths = np.array([len(key) >> 2 for key in keys], np.int64)
         found, starts, depths = batch_keys(tokens, lengths, self._block_tokens, list(namespaces))
         blocks = np.diff(starts)
-        index = self._count + np.arange(n)
-        places, sizes, numbers, names = zip(*records, strict=True)
+        index = self._count + np.arange(len(keys))
+        *numbers, names = zip(*records, strict=True)
         rows = {"row": index, "tokens": lengths, "blocks": blocks, "name": np.array(names, object)}
-        for name, values in (("place", places), ("size", sizes), ("number", numbers), ("last", last)):
+        for name, values in zip(("place", "size", "number", "last"), (*numbers, last), strict=True):
             rows[name] = np.array(values, np.int64)
         self._insert("rows", rows)
-        self._insert(
-            "keys", {"key": found, "row": np.repeat(index, blocks), "depth": depths.astype(np.int32)}
-        )
-        self._count += n
+        self._insert("keys", {"key": found, "row": np.repeat(index, blocks), "depth": depths})
+        self._count += len(keys)
         self.tokens += int(lengths.sum())
 
     def _insert(self, table: str, columns: dict[str, Any]) -> None:
@@ -159,12 +155,10 @@ class OutOfCoreOrder:
         """Yield the prompts in order, replica by replica, from place `start`.  Memory: `FETCH_ROWS` rows."""
         query = f"SELECT row, place, size, number, name FROM ordered OFFSET {max(start, 0)}"
         replica = 0
-        for at, (prompt, place, size, number, name) in enumerate(
-            _fetched(self._db.execute(query)), start=start
-        ):
+        for at, row in enumerate(_fetched(self._db.execute(query)), start=start):
             while at >= self._cuts[replica + 1]:
                 replica += 1
-            yield Row(prompt, place, size, number, name, replica)
+            yield Row._make((*row, replica))
 
 
 def _fetched(cursor: Any) -> Iterator[tuple[Any, ...]]:

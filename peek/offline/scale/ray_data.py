@@ -2,10 +2,10 @@
 
 Nothing here starts a cluster or imports Ray: only methods of the dataset are called.  Four steps:
 
-1. Find candidates for hot prefixes: every batch names the prefixes that many of its prompts share.  2. Count
-each candidate, and find its first prompt.  The result, a few thousand keys, goes to all workers.  3. A
-prompt's path (`block_keys`) begins with its hot prefixes.  The first block behind them decides its bucket,
-   so prompts that share more are in one bucket, which is small.  The rest of the path is computed there.
+1. Find candidates for hot prefixes: every batch names the prefixes that many of its prompts share.
+2. Count each candidate, and find its first prompt.  The result, a few thousand keys, goes to all workers.
+3. A prompt's path (`block_keys`) begins with its hot prefixes.  The first block behind them decides its
+   bucket, so prompts that share more are in one small bucket.  The rest of the path is computed there.
 4. The cluster sorts by path, and the sorted rows are cut into parts with about equal uncached tokens.
 """
 
@@ -101,20 +101,18 @@ def process_dataset(
 
 
 def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) -> dict[int, str]:
-    """Return the path of every hot prefix by its key: steps 1 and 2."""
     offered = _counted(dataset, {"columns": columns, "share": share}, partitions)
     candidates = np.array([row["key"] for row in offered], np.int64).view(np.uint64)
     rows = _counted(dataset, {"columns": columns, "among": np.sort(candidates)}, partitions)
     if not rows:
         return {}
     rows.sort(key=itemgetter("depth"))
-    keys, above, *numbers = (
-        np.array([row[name] for row in rows], np.int64)
-        for name in ("key", "above", "count", "first", "depth")
-    )
-    edges = edges_of(keys.view(np.uint64), *numbers)
+    names = ("key", "above", "count", "first", "depth")
+    found, over, *numbers = (np.array([row[name] for row in rows], np.int64) for name in names)
+    keys, above = found.view(np.uint64), over.view(np.uint64)
+    edges = edges_of(keys, *numbers)
     paths: dict[int, str] = {}
-    for key, parent in zip(keys.view(np.uint64).tolist(), above.view(np.uint64).tolist(), strict=True):
+    for key, parent in zip(keys.tolist(), above.tolist(), strict=True):
         paths[key] = paths.get(parent, "") + edges.get(key, "")
     return paths
 
@@ -136,27 +134,19 @@ def count_keys(batch: Rows, columns: Columns, share: float = 0.0, among: Keys | 
     With `among`, of the keys in it; else of keys that at least `share` of the prompts have, and at least two.
     """
     keys, _, rows, depths = columns.keys(batch)
-    least = 1.0 if among is not None else max(2.0, share * len(batch[columns.row]))
-    above = np.concatenate([[np.uint64(0)], keys[:-1]]) if len(keys) else keys
-    above = np.where(depths == 1, np.uint64(0), above)
-    if among is not None:
-        kept = np.isin(keys, among)
-        keys, rows, depths, above = keys[kept], rows[kept], depths[kept], above[kept]
-    found, counts, firsts, deep = counted(keys, rows, depths)
-    over = dict(zip(keys.tolist(), above.tolist(), strict=True))
-    parents = np.array([over[key] for key in found.tolist()], np.uint64)
-    often = counts >= least
-    told = {"key": found.view(np.int64), "count": counts, "first": firsts, "depth": deep}
-    told["above"] = parents.view(np.int64)
-    return {name: np.asarray(values[often], np.int64) for name, values in told.items()}
+    found, counts, at = counted(keys, rows)
+    above = np.where(depths[at] == 1, np.uint64(0), keys[at - 1])
+    told = {"key": found.view(np.int64), "count": counts, "first": rows[at], "depth": depths[at]}
+    told["above"] = above.view(np.int64)
+    least = max(2.0, share * len(batch[columns.row]))
+    kept = counts >= least if among is None else np.isin(found, among)
+    return {name: np.asarray(values[kept], np.int64) for name, values in told.items()}
 
 
 def add_up(group: Rows) -> Rows:
     """Add up one key's counts of all batches."""
-    result = {name: values[:1] for name, values in group.items()}
-    result["count"] = np.array([group["count"].sum()])
-    result["first"] = np.array([group["first"].min()])
-    return result
+    added = {"count": group["count"].sum(keepdims=True), "first": group["first"].min(keepdims=True)}
+    return {name: values[:1] for name, values in group.items()} | added
 
 
 def hot_depths(keys: Keys, starts: Ints, hot: dict[int, str]) -> Ints:
@@ -181,18 +171,16 @@ def with_path(batch: Rows, columns: Columns, hot: dict[int, str]) -> Rows:
     keys, starts, rows, depths = columns.keys(batch)
     hot_blocks = hot_depths(keys, starts, hot)
     cold = depths > np.repeat(hot_blocks, np.diff(starts))
-    edges = edges_of(*counted(keys[cold], rows[cold], depths[cold]))
+    found, counts, at = counted(keys[cold], rows[cold])
+    edges = edges_of(found, counts, rows[cold][at], depths[cold][at])
     tops = np.isin(keys, np.fromiter(edges, np.uint64, len(edges)))
     paths = []
-    index = np.asarray(batch[columns.row], np.int64).tolist()
-    for i, (start, end, heat) in enumerate(
-        zip(starts[:-1].tolist(), starts[1:].tolist(), hot_blocks.tolist(), strict=True)
-    ):
+    spans = (starts[:-1].tolist(), starts[1:].tolist(), hot_blocks.tolist())
+    for index, start, end, heat in zip(batch[columns.row], *spans, strict=True):
         path = hot[int(keys[start + heat - 1])] if heat else ""
-        own = keys[start:end][tops[start:end]].tolist()
-        path += "".join([edges[key] for key in own])
+        path += "".join([edges[key] for key in keys[start:end][tops[start:end]].tolist()])
         if end - start > (int(path[-6:], 16) if path else 0):
-            path += entry(1, index[i], end - start)
+            path += entry(1, int(index), end - start)
         paths.append(path)
     kept = {name: values for name, values in batch.items() if name != BUCKET}
     return {**kept, PATH: np.array(paths, object)}
