@@ -350,49 +350,10 @@ class SymbolTable:
 
 
 @final
-class HostTier:
-    """Host memory of `n_blocks` behind a pool: the names of evicted blocks, the first evicted at the front.
-
-    A block is in the pool or here, never in both: it leaves the tier when it is loaded or computed again.  A
-    full tier loses the block that was evicted first.
-    """
-
-    def __init__(self, n_blocks: int) -> None:
-        self.n_blocks = n_blocks
-        self._names: OrderedDict[int, None] = OrderedDict()
-
-    def names(self) -> list[int]:
-        """Return the symbols of all blocks here, the next to be lost first.  O(blocks)."""
-        return list(self._names)
-
-    def holds(self, symbol: int) -> bool:
-        """True if a block of that name is here.  O(1)."""
-        return symbol in self._names
-
-    def put(self, symbol: int) -> None:
-        """Take a block that the pool evicted.  O(1)."""
-        self._names[symbol] = None
-        if len(self._names) > self.n_blocks:
-            self._names.popitem(last=False)
-
-    def drop(self, symbol: int) -> None:
-        """Remove the block of that name, if it is here, since the pool has it again.  O(1)."""
-        self._names.pop(symbol, None)
-
-    def run(self, symbols: list[int], start: int, end: int) -> int:
-        """Return how many leading symbols of `symbols[start:end]` are here.  O(that number)."""
-        at = start
-        while at < min(end, len(symbols)) and symbols[at] in self._names:
-            at += 1
-        return at - start
-
-
-@final
 class BlockCache:
-    """The prefix cache of a vLLM-like engine: a pool of fixed size, and a `tier` for evicted blocks."""
+    """The prefix cache of a vLLM-like engine, a pool of fixed size."""
 
-    def __init__(self, n_blocks: int, unit_tokens: int = 16, tier: HostTier | None = None) -> None:
-        self.tier = tier
+    def __init__(self, n_blocks: int, unit_tokens: int = 16) -> None:
         self.unit_tokens = unit_tokens
         self.block_symbols = 1
         self.n_blocks = n_blocks
@@ -475,8 +436,6 @@ class BlockCache:
         for block in taken:
             del self._free[block]
             self._users[block] = 1
-            if self.tier is not None and self._names[block] != NAMELESS:
-                self.tier.put(self._names[block])
             self._forget(block)
         return taken
 
@@ -485,8 +444,6 @@ class BlockCache:
         if symbol not in self._blocks:
             self._blocks[symbol] = block
             self._names[block] = symbol
-            if self.tier is not None:
-                self.tier.drop(symbol)
             if symbol >= 0:
                 self.version += 1
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from peek.planner import Plan, Planner
 from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 from peek.protocols import CacheView
 from peek.request import PendingRequest
-from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
+from peek.simulation.caches import BlockCache, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.workload import Progress, SimRequest, Workload, pending
 from peek.trie.continuations import Continuations
@@ -59,7 +59,6 @@ class Job:
         self.computed: int = 0
         self.generated: int = 0
         self.cached_at_admission: int = -1
-        self.loaded_at_admission: int = 0
         self.last_uncached: int = -1
         self.prefill_tokens: int = 0
         self.preemptions: int = 0
@@ -72,15 +71,11 @@ class Job:
         """Number of tokens known so far: those of the prompt and the generated ones."""
         return self.prompt_tokens + self.generated
 
-    def note_admission(self, now: float, cached: int, loaded: int = 0) -> None:
-        """Record an admission with `cached` tokens in the cache and `loaded` more from a tier.
-
-        Only the first admission counts for the hit and for `admitted_s`.
-        """
-        self.last_uncached = self.total_tokens - cached - loaded
+    def note_admission(self, now: float, cached: int) -> None:
+        """Record an admission with a hit of `cached` tokens; only the first one counts in the figures."""
+        self.last_uncached = self.total_tokens - self.computed
         if self.cached_at_admission < 0:
             self.cached_at_admission = cached
-            self.loaded_at_admission = loaded
             self.admitted_s = now
 
 
@@ -91,7 +86,6 @@ class StepWork:
     computed_tokens: int = 0
     attention_pairs: float = 0.0
     kv_tokens: int = 0
-    loading_s: float = 0.0
     jobs: list[Job] = field(default_factory=list)
 
     def add(self, job: Job, tokens: int, pairs: float) -> None:
@@ -196,7 +190,6 @@ class SimEngine(ABC):
         self.steps += 1
         if work.jobs:
             self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
-            self.now += work.loading_s
         return work
 
     def end_step(self, work: StepWork) -> None:
@@ -340,13 +333,6 @@ def block_tokens_of(workload: Workload) -> int:
     return -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
 
 
-class Tier(NamedTuple):
-    """Host memory for evicted KV: its size in tokens, and its loading speed in tokens per second."""
-
-    tokens: int
-    tokens_per_s: float
-
-
 class BlockEngine(SimEngine):
     """A vLLM-like engine: one batch of prefill chunks and decodes a step, blocks, preemption.
 
@@ -366,21 +352,15 @@ class BlockEngine(SimEngine):
         progress: Progress = None,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         symbols: SymbolTable | None = None,
-        tier: Tier | None = None,
     ) -> None:
         """Make an empty engine, with a budget of `max_batched_tokens` a step.
 
-        Engines share a table of `symbols`, the names of blocks, where equal blocks need equal names.  A
-        `tier` takes the blocks evicted from the pool.  An admitted request loads the blocks that follow its
-        hit from there, and the step waits for the load.
+        Engines share a table of `symbols`, the names of blocks, where equal blocks need equal names.
         """
         super().__init__(workload, planner, cost, progress)
         self.block_tokens: int = block_tokens_of(workload)
-        self.tier = None if tier is None else HostTier(tier.tokens // self.block_tokens)
-        self.load_s: float = 0.0 if tier is None else self.block_tokens / tier.tokens_per_s
-        """Time to load one block, in seconds."""
         n_blocks = workload.arena_tokens // self.block_tokens
-        self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens, self.tier)
+        self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens)
         self.max_batched_tokens: int = max_batched_tokens
         self.preempted: list[Job] = []
         self._symbols = SymbolTable() if symbols is None else symbols
@@ -449,7 +429,7 @@ class BlockEngine(SimEngine):
             if not again and admitted == len(self.waiting):
                 break
             job = self.preempted[0] if again else self.waiting[admitted]
-            tokens = self._try_admit(job, budget, work)
+            tokens = self._try_admit(job, budget)
             if tokens == 0:
                 break
             if again:
@@ -461,28 +441,27 @@ class BlockEngine(SimEngine):
             self._schedule(job, tokens, work)
         self.leave(admitted)
 
-    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
+    def _try_admit(self, job: Job, budget: int) -> int:
         """Take the blocks of a job's first chunk; return the chunk's tokens, 0 if the prompt does not fit."""
         limit = (job.total_tokens - 1) // self.block_tokens
         cached = self.cache.match(job.symbols, limit)
         hit = len(cached)
-        loaded = 0 if self.tier is None else self.tier.run(job.symbols, hit, limit)
-        start = (hit + loaded) * self.block_tokens
+        start = (hit + self.beyond_hit(job, hit, limit)) * self.block_tokens
         tokens: int = min(job.total_tokens - start, budget)
         whole = self._blocks_for(job.total_tokens) - hit
         if whole > self.cache.free_blocks - self.cache.idle(cached):
             return 0  # vLLM's scheduler_reserve_full_isl: all that is known must fit, not this chunk only
         fresh = self._blocks_for(start + tokens) - hit
         self.cache.use(cached)
-        if self.tier is not None:
-            for symbol in job.symbols[hit : hit + loaded]:
-                self.tier.drop(symbol)  # before room for them pushes others out
-            work.loading_s += loaded * self.load_s
         job.blocks = cached + self._take(fresh)
         job.named = hit
         job.computed = start
-        job.note_admission(self.now, hit * self.block_tokens, loaded * self.block_tokens)
+        job.note_admission(self.now, hit * self.block_tokens)
         return tokens
+
+    def beyond_hit(self, job: Job, hit: int, limit: int) -> int:
+        """Return how many blocks behind a hit need no computing either, up to block `limit`: none here."""
+        return 0
 
     def _allocate(self, job: Job, tokens: int) -> bool:
         fresh = self._blocks_for(job.computed + tokens) - len(job.blocks)
