@@ -9,11 +9,9 @@
     other_load, other_prompt            what routers with planners of their own do at these replicas
     started, finished                   what became of the requests that were sent
 
-Each request waits at a *home*, the replica where it costs all requests the least time
-(`peek.fleet.placement`).  A `Planner` per replica orders the requests that wait there.  A replica gets at
-once a request of which it holds half, any other only while little queues there.  So the rest can still go
-elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
-docs/fleet.md has the details.
+Each request waits at a *home* (`peek.fleet.placement`), where a `Planner` orders the requests.  A replica
+gets at once a request of which it holds half, any other only while little queues there.  A replica that runs
+out of work takes over a part of the longest backlog (`peek.fleet.stealing`).  docs/fleet.md has the details.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from peek.planner.plan import LazyPlan
     from peek.protocols import CacheView
 
-CACHE_TOKENS: Final = 200_000
-"""Size of a replica's cache if the host does not give it."""
+CACHE_TOKENS: Final = 200_000  # size of a replica's cache if the host does not give it
 
 
 @final
@@ -57,9 +54,6 @@ class FleetPlanner:
     >>> fleet.add(PendingRequest("a", [1, 2, 3], arrival_time=0.0), decode_tokens=100)
     >>> fleet.dispatch(now=0.1)
     [('a', 'gpu1')]
-
-    Args:
-        config: settings.
     """
 
     def __init__(self, config: FleetConfig | None = None) -> None:
@@ -71,19 +65,15 @@ class FleetPlanner:
         self._late_tokens: float = settings.news_s * settings.tokens_per_s
         self._window_requests: i64 = settings.window_requests
         self._warm_requests: i64 = int(settings.warm_requests * (1.0 + settings.news_s))
-        self._replicas: dict[str, Replica] = {}
-        """By name, in the order in which they joined."""
+        self._replicas: dict[str, Replica] = {}  # by name, in the order in which they joined
         self._placement = Placement(self._replicas, self.stats, settings.asked_whole)
         self._loads = self._placement.loads
         self._continuations = Continuations(settings.unit_tokens)
         self._joined: i64 = 0
-        self._tickets: dict[str, Ticket] = {}
-        """All requests that wait or are under way, by id."""
+        self._tickets: dict[str, Ticket] = {}  # all requests that wait or are under way, by id
         self._looks = Looks(self._tickets)
-        self._sent: dict[str, str] = {}
-        """Requests that were sent and not yet reported, each with its replica."""
-        self._waiting: i64 = 0
-        """Number of waiting requests, including ones without a home."""
+        self._sent: dict[str, str] = {}  # requests that were sent and not yet reported, each with its replica
+        self._waiting: i64 = 0  # number of waiting requests, including ones without a home
 
     # -- replicas ------------------------------------------------------------------------------------
 
@@ -270,9 +260,7 @@ class FleetPlanner:
         return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
-        """Add a request that waits.  O(k) for each replica that is asked what it holds.
-
-        All replicas are asked, or a few of more than `asked_whole`, see `peek.fleet.placement`.
+        """Add a request that waits.  O(k) for each replica asked: all, or a few of more than `asked_whole`.
 
         Args:
             request: its key is taken over.
@@ -311,7 +299,7 @@ class FleetPlanner:
         work = replica.cold_tokens(request, ticket.key)  # whatever waits there comes later
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
-        self._placement.went(ticket, ticket.key, replica)
+        self._placement.went(ticket, replica)
         if not replica.leaving:
             self._loads.touch(replica)
         self.stats.added += 1
@@ -321,14 +309,10 @@ class FleetPlanner:
     def other_load(self, name: str, requests: int, tokens: int) -> None:
         """Set the load that other routers have at a replica, in place of the earlier one.  O(1).
 
-        It counts as backlog, takes seats, and counts as queued for the windows.
+        It counts as backlog, takes seats, and counts as queued for the windows.  `requests` of the others
+        have not ended there; they have `tokens` to compute and decode.
 
-        Args:
-            name: name of the replica.
-            requests: number of the others' requests that have not ended there.
-            tokens: tokens that these requests have to compute and decode.
-
-        Raises `UnknownReplica`, `InvalidConfig`.
+        `UnknownReplica`, `InvalidConfig`.
         """
         require_within("requests", requests, 0, 2**40)
         require_within("tokens", tokens, 0, 2**60)
@@ -509,16 +493,15 @@ class FleetPlanner:
         """Return a plan's requests, smaller priorities first, equal ones as planned.  O(n log n)."""
         whole = plan.rest(0)
         tickets = self._tickets
-        order = [(tickets[whole[place]].priority, place) for place in range(len(whole))]
-        order.sort()
+        order = sorted([(tickets[name].priority, place) for place, name in enumerate(whole)])
         return [whole[place] for _, place in order]
 
     def _help(self, thief: Replica, victim: Replica | None) -> bool:
         """Let a replica for which none waits take over a part of another's backlog; return whether it did."""
-        if not self._has_room(thief):
+        if victim is None or not self._has_room(thief):
             return False
-        taken = [] if victim is None else self._looks.worth_taking(victim, thief)
-        if victim is None or not taken:
+        taken = self._looks.worth_taking(victim, thief)
+        if not taken:
             return False
         self.stats.steals += 1
         self.stats.stolen += len(taken)
@@ -526,10 +509,9 @@ class FleetPlanner:
         self._loads.touch(thief)
         for request_id in taken:
             ticket = self._tickets[request_id]
-            work = thief.added_tokens(ticket.request, victim.planner.key_of(request_id))
             victim.release(ticket)
-            self._placement.went(ticket, ticket.key, thief)
-            thief.hold(ticket, work)
+            self._placement.went(ticket, thief)
+            thief.hold(ticket, thief.added_tokens(ticket.request, ticket.key))
         return True
 
 

@@ -16,11 +16,8 @@ from typing import Any, Final, NamedTuple
 from peek.errors import InvalidKey
 from peek.trie.keys import pack
 
-BLOCK_TOKENS: Final = 16
-"""Tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here."""
-
-BLOCK_BYTES: Final = 64
-"""Bytes per symbol: 16 tokens as int32, or of text, at four bytes a token."""
+BLOCK_TOKENS: Final = 16  # tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here
+BLOCK_BYTES: Final = 64  # bytes per symbol: 16 tokens as int32, or of text, at four bytes a token
 
 _STATE_BYTES: Final = 8
 _PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents")

@@ -309,8 +309,7 @@ def show_arrival(row: Arrival) -> str:
     return f"{row.request_id}: arrived at {row.arrival_time:g}{tokens}{who}, {show_place(row.place)}"
 
 
-_SHOWN: Final = 12
-"""Most requests of a queue that are shown."""
+_SHOWN: Final = 12  # most requests of a queue that are shown
 
 
 def show_scene(scene: Scene) -> str:

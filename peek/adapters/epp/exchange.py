@@ -15,23 +15,15 @@ from typing import Any, Final
 from peek.adapters.epp.picker import LONGEST_READ, Picked, Picker
 from peek.errors import NoReplica
 
-DESTINATION: Final = "x-gateway-destination-endpoint"
-"""The header, and the field in `LB`, that name the picked endpoint."""
-
+DESTINATION: Final = "x-gateway-destination-endpoint"  # header, and field in `LB`: the picked endpoint
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 LB: Final = "envoy.lb"
 SUBSET_HINT: Final = "envoy.lb.subset_hint"
-UPSTREAM: Final = "upstream.address"
-"""An attribute that Envoy, if configured to, sends with an answer: the endpoint that served it."""
-
+UPSTREAM: Final = "upstream.address"  # attribute of an answer, if Envoy is so configured: what served it
 SESSION: Final = "x-session-id"
-
-PIECE: Final = 60_000
-"""Bytes of a body that are sent back at a time; gateways take 64 KiB."""
-
-NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4
-"""Of `ProcessingMode.BodySendMode`."""
+PIECE: Final = 60_000  # bytes of a body that are sent back at a time; gateways take 64 KiB
+NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4  # of `ProcessingMode.BodySendMode`
 
 
 class Exchange:
@@ -49,13 +41,10 @@ class Exchange:
         self._picked: Picked | None = None
         self._session = ""
         self._subset: list[str] | None = None
-        self._mode = -1
-        """How the request's body comes, -1 where Envoy is too old to say."""
-        self._answer_mode = -1
-        """How the answer's body comes, likewise."""
+        self._mode = -1  # how the request's body comes, -1 where Envoy is too old to say
+        self._answer_mode = -1  # how the answer's body comes, likewise
         self._body = bytearray()
-        self._good = False
-        """Whether an answer has begun that is not an error."""
+        self._good = False  # whether an answer has begun that is not an error
 
     def end(self, complete: bool = False) -> None:
         """End the request: answered if no error, and `complete` or its answer's body does not come here."""

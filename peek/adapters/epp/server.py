@@ -23,28 +23,17 @@ from peek.errors import InvalidConfig
 
 logger = logging.getLogger(__name__)
 
-POLL_S: Final = 1.0
-"""Seconds between two reads of the list of endpoints, names looked up anew."""
-
-GRACE_S: Final = 5.0
-"""Seconds that requests under way may take after SIGTERM; others are refused."""
-
-SWITCH_S: Final = 0.0005
-"""Python's switch interval: seconds for which a thread keeps the interpreter while the other one waits."""
-
-LONGEST_MESSAGE: Final = 2**25 + 2**20
-"""Bytes of a message: of the longest body that deploy/envoy-epp.yaml lets through, and what is around it."""
-
+POLL_S: Final = 1.0  # seconds between two reads of the list of endpoints, names looked up anew
+GRACE_S: Final = 5.0  # seconds that requests under way may take after SIGTERM; others are refused
+SWITCH_S: Final = 0.0005  # seconds for which a thread keeps the interpreter while the other one waits
+LONGEST_MESSAGE: Final = (
+    2**25 + 2**20
+)  # bytes: the longest body of deploy/envoy-epp.yaml, and what is around it
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
-SERVING: Final = b"\x08\x01"
-"""gRPC's `HealthCheckResponse` of status SERVING; its only field is a number."""
-
+SERVING: Final = b"\x08\x01"  # gRPC's `HealthCheckResponse` of status SERVING; its only field is a number
 NOT_SERVING: Final = b"\x08\x02"
-
-NEEDED: Final = ("grpc", "envoy", "prometheus_client")
-"""Packages of the extra `[epp]`."""
-
+NEEDED: Final = ("grpc", "envoy", "prometheus_client")  # packages of the extra `[epp]`
 ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missing: pip install 'peek-kv[epp]'"
 
 
@@ -137,14 +126,9 @@ async def serve(picker: Picker, address: str) -> tuple[Any, int]:
     server = grpc.aio.server(
         options=[("grpc.max_receive_message_length", LONGEST_MESSAGE), ("grpc.so_reuseport", 0)]
     )
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),
-            grpc.method_handlers_generic_handler(
-                HEALTH, {"Check": grpc.unary_unary_rpc_method_handler(check)}
-            ),
-        )
-    )
+    checked = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    for service, methods in ((SERVICE, {"Process": process}), (HEALTH, checked)):
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     port = server.add_insecure_port(address)
     await server.start()
     return server, int(port)

@@ -20,23 +20,12 @@ from peek.adapters.ray_serve.decider import Asked, Decider, Loads
 
 logger = logging.getLogger("ray.serve.peek")
 
-EXCHANGE_S: Final = 0.25
-"""Seconds between two calls of a router that has requests under way."""
-
-IDLE_S: Final = 1.0
-"""Seconds between two calls of an idle router; also how long a call may take before it counts as failed."""
-
-LEASE_S: Final = 3.0
-"""Seconds without a call after which a router's loads are forgotten."""
-
-LONGEST_PAUSE_S: Final = 5.0
-"""Most seconds between two attempts to reach the exchange; the pause doubles up to this."""
-
-PROMPT_BYTES: Final = 4 << 20
-"""Bytes of prompts that the exchange remembers, for routers that are new."""
-
-AT_ONCE: Final = 32
-"""Prompts of others that a router notes before it lets its own requests run."""
+EXCHANGE_S: Final = 0.25  # seconds between two calls of a router that has requests under way
+IDLE_S: Final = 1.0  # seconds between two calls of an idle router, and those after which a call has failed
+LEASE_S: Final = 3.0  # seconds without a call after which a router's loads are forgotten
+LONGEST_PAUSE_S: Final = 5.0  # between two attempts to reach the exchange; the pause doubles up to this
+PROMPT_BYTES: Final = 4 << 20  # bytes of prompts that the exchange remembers, for routers that are new
+AT_ONCE: Final = 32  # prompts of others that a router notes before it lets its own requests run
 
 
 class Exchange:
@@ -47,8 +36,7 @@ class Exchange:
         self._loads: dict[str, tuple[float, Loads]] = {}
         self._sent: deque[tuple[str, Asked]] = deque()
         self._bytes = 0
-        self._count = 0
-        """Number of prompts told so far, including forgotten ones."""
+        self._count = 0  # number of prompts told so far, including forgotten ones
 
     async def swap(
         self, router: str, loads: Loads, sent: list[Asked], heard: int
@@ -74,10 +62,8 @@ class Exchange:
 
     async def status(self) -> dict[str, Any]:
         """Return the latest loads of each router, and the number of remembered prompts."""
-        return {
-            "routers": {name: each for name, (_, each) in self._loads.items()},
-            "prompts": len(self._sent),
-        }
+        routers = {name: each for name, (_, each) in self._loads.items()}
+        return {"routers": routers, "prompts": len(self._sent)}
 
 
 class ExchangeClient:
@@ -88,10 +74,8 @@ class ExchangeClient:
     """
 
     def __init__(self, decider: Decider, find: Callable[[], Any]) -> None:
-        self.routers = 1
-        """Number of routers that this one knows of, itself included."""
-        self.failures = 0
-        """Number of times that the exchange could not be reached."""
+        self.routers = 1  # number of routers that this one knows of, itself included
+        self.failures = 0  # number of times that the exchange could not be reached
         self._decider = decider
         self._find = find
         self._told = False

@@ -75,7 +75,6 @@ def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
 
 
 VERSIONS: Final = ("2.60.",)
-
 ACTOR_NAME: Final = "peek_exchange"
 
 
@@ -99,11 +98,8 @@ def find_exchange(deployment_id: Any) -> Any:
     from ray.serve._private.constants import SERVE_DEPLOYMENT_ACTOR_PREFIX, SERVE_NAMESPACE
 
     prefix = f"{SERVE_DEPLOYMENT_ACTOR_PREFIX}{deployment_id.app_name}::{deployment_id.name}::"
-    names = [
-        actor["name"]
-        for actor in ray.util.list_named_actors(all_namespaces=True)
-        if actor["namespace"] == SERVE_NAMESPACE
-    ]
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    names = [actor["name"] for actor in actors if actor["namespace"] == SERVE_NAMESPACE]
     ours = [name for name in names if name.startswith(prefix) and name.endswith(f"::{ACTOR_NAME}")]
     for name in sorted(ours, reverse=True):
         try:

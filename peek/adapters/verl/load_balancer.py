@@ -31,9 +31,7 @@ P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
-NO_SERVERS: Final = "No available servers in load balancer"
-"""verl's clients look for these words, and try again."""
-
+NO_SERVERS: Final = "No available servers in load balancer"  # verl's clients look for it, and try again
 OPTIONS: Final = {
     "policy": "peek",
     "max_inflight": 256,
@@ -78,8 +76,8 @@ class FleetLoadBalancer:
         self._metrics = FleetMetrics(self._fleet)
         serve_metrics(self._metrics, self._options["metrics_port"])
         self._servers: dict[str, Any] = {}
+        # By server and verl's request id: request ids of the planner.
         self._under_way: dict[str, dict[str, list[str]]] = {}
-        """By server and verl's request id: request ids of the planner."""
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._serial = 0
         self._stock: Any = None
