@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
@@ -174,10 +175,7 @@ class RadixCache:
     def lock(self, node: RadixNode) -> None:
         """Lock the path to `node` for one more running request."""
         current = node
-        while True:
-            parent = current.parent
-            if parent is None:
-                return
+        while (parent := current.parent) is not None:
             if current.locks == 0:
                 self.locked_tokens += (len(current.edge) >> 2) * self.unit_tokens
                 if current.kids == 0:
@@ -187,10 +185,7 @@ class RadixCache:
 
     def unlock(self, node: RadixNode) -> None:
         current = node
-        while True:
-            parent = current.parent
-            if parent is None:
-                return
+        while (parent := current.parent) is not None:
             assert current.locks > 0, "unlock without lock"
             current.locks -= 1
             if current.locks == 0:
@@ -423,16 +418,10 @@ class BlockCache:
     def take(self, count: int, score: Callable[[int], float] | None = None, scan_limit: int = 0) -> list[int]:
         """Hand out `count` free blocks and evict what they cached; the caller checks `free_blocks`."""
         assert count <= len(self._free), "more blocks than free"
-        taken: list[int] = []
-        if count <= 0:
-            return taken
         order = iter(self._free)
         if score is not None:
             order = victims(self._free, _BlockScorer(self._names, score).demand, max(1, scan_limit))
-        for block in order:
-            taken.append(block)
-            if len(taken) == count:
-                break
+        taken = list(islice(order, max(0, count)))
         for block in taken:
             del self._free[block]
             self._users[block] = 1

@@ -26,7 +26,7 @@ from peek.protocols import CacheView
 from peek.request import PendingRequest
 from peek.simulation.caches import BlockCache, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
-from peek.simulation.workload import Progress, SimRequest, Workload, pending
+from peek.simulation.workload import CIRCLE, Progress, SimRequest, Workload, followers, pending
 from peek.trie.continuations import Continuations
 
 
@@ -117,8 +117,7 @@ class SimEngine(ABC):
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.jobs: dict[str, Job] = {}
-        self._placed: Plan | None = None
-        """The plan whose order the queue has now, None if the queue has changed since."""
+        self._placed: Plan | None = None  # the plan whose order the queue has now
         self._just_arrived: list[Job] = []
         self._just_admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
@@ -157,23 +156,15 @@ class SimEngine(ABC):
 
     def run(self) -> list[Job]:
         """Run until all requests are finished; return all jobs in order of arrival."""
-        names = {request.request_id for request in self.workload.requests}
-        if len(names) < len(self.workload.requests):
-            raise WorkloadError("two requests have one id")
+        self._followers = followers(self.workload)
         for request in self.workload.requests:
             if request.after is None:
                 self.schedule_arrival(request, request.arrival_s)
-            elif request.after in names:
-                self._followers.setdefault(request.after, []).append(request)
-            else:
-                raise WorkloadError(f"request {request.request_id} comes after {request.after}, not there")
         while self._finished < len(self.workload.requests):
             self.admit_arrivals()
             if not self.turn():  # nothing to compute: move the clock to the next arrival
-                if not self._arrivals and not self.stuck():
-                    raise WorkloadError("requests come after each other in a circle")
                 if not self._arrivals:
-                    raise self.too_small(self.stuck())
+                    raise self.too_small(self.stuck()) if self.stuck() else WorkloadError(CIRCLE)
                 self.now = max(self.now, self._arrivals[0][0])
         return list(self.jobs.values())
 
@@ -193,9 +184,16 @@ class SimEngine(ABC):
         return work
 
     def end_step(self, work: StepWork) -> None:
-        """Do what happens at the end of a step, which is now."""
+        """End a step now: each of its jobs whose known tokens are all computed gets one more."""
         self.complete(work)
-        self._collect_tokens(work)
+        for job in work.jobs:
+            if job.computed < job.total_tokens:
+                continue
+            if job.generated == 0:
+                job.first_token_s = self.now
+            job.generated += 1
+            if job.generated >= job.output_tokens:
+                self.finish(job)
 
     def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
         """Schedule the arrival of a request at `at_s`.  O(log scheduled arrivals)."""
@@ -226,19 +224,8 @@ class SimEngine(ABC):
 
     def too_small(self, jobs: list[Job]) -> MemoryError:
         """Make the error for an arena that cannot hold even the first of `jobs`."""
-        name = jobs[0].request_id if jobs else "?"
+        name = jobs[0].request_id
         return MemoryError(f"the arena of {self.workload.arena_tokens} tokens cannot hold request {name}")
-
-    def _collect_tokens(self, work: StepWork) -> None:
-        """Generate one token of each job whose known tokens are all computed."""
-        for job in work.jobs:
-            if job.computed < job.total_tokens:
-                continue
-            if job.generated == 0:
-                job.first_token_s = self.now
-            job.generated += 1
-            if job.generated >= job.output_tokens:
-                self.finish(job)
 
     def finish(self, job: Job) -> None:
         """End a job that has its last token, and schedule the requests that come after it."""
@@ -368,8 +355,7 @@ class BlockEngine(SimEngine):
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         text = request.key + request.answer
-        symbols = self._symbols.intern(text, self._block_bytes, request.namespace)
-        return Job(request, arrival_s, symbols)
+        return Job(request, arrival_s, self._symbols.intern(text, self._block_bytes, request.namespace))
 
     def fresh_symbol(self) -> int:
         """Return a name that no prompt contains, for a block of generated tokens."""

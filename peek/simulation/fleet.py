@@ -25,7 +25,7 @@ from peek.simulation.engines import BlockEngine, Job, SimEngine, StepWork
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_engine
-from peek.simulation.workload import Progress, SimRequest, Workload
+from peek.simulation.workload import CIRCLE, Progress, SimRequest, Workload, followers
 from peek.trie.keys import pack
 
 Answer = TypeVar("Answer")
@@ -105,7 +105,7 @@ class SimFleet:
         self._serial = 0
         self._finished: dict[str, Job] = {}
         self._arrived: dict[str, tuple[SimRequest, float]] = {}
-        self._followers: dict[str, list[SimRequest]] = {}
+        self._followers = followers(workload)
         self._held_back: deque[SimRequest] = deque()
         limit = workload.client_concurrency
         self._limit = None if limit is None else limit * len(shape.speeds)
@@ -121,10 +121,10 @@ class SimFleet:
         for request in self.workload.requests:
             if request.after is None:
                 self.at(request.arrival_s, partial(self._arrive, request))
-            else:
-                self._followers.setdefault(request.after, []).append(request)
         while len(self._finished) < len(self.workload.requests):
             if not self._events:
+                if len(self._arrived) == len(self._finished):
+                    raise WorkloadError(CIRCLE)
                 missing = len(self.workload.requests) - len(self._finished)
                 raise WorkloadError(f"{missing} requests wait for a replica, and none is left")
             self.now, _, event = heappop(self._events)
@@ -138,7 +138,7 @@ class SimFleet:
 
     # -- replicas --------------------------------------------------------------------------------------
 
-    def join(self, speed: float = 1.0) -> None:
+    def join(self, speed: float) -> None:
         """Add a replica with an empty cache; the router is told at once."""
         engine = self._make_engine(replace(self.workload, requests=(), client_concurrency=None), speed)
         member = Member(len(self.members), engine)
@@ -148,8 +148,7 @@ class SimFleet:
             view = member.blocks = ReportedBlocks(engine)
             if self._stale_s > 0.0:
                 self._refresh(member, member.blocks)
-        tokens = self.workload.arena_tokens
-        seats = self.workload.max_running
+        tokens, seats = self.workload.arena_tokens, self.workload.max_running
         self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, seats, self._stale_s))
         self._send()
 

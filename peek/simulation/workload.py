@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from peek.errors import WorkloadError
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, heads_of, match_span
 
@@ -50,16 +51,10 @@ class SimRequest:
 def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int) -> PendingRequest:
     """Translate a request for a planner; `key` is its prompt in the symbols of the engine's cache."""
     return PendingRequest(
-        request.request_id,
-        key,
-        arrival_s,
-        request.namespace,
-        request.num_tokens,
-        tenant=request.tenant,
+        request.request_id, key, arrival_s, request.namespace, request.num_tokens,
+        tenant=request.tenant, session=request.session, ttft_target_s=request.ttft_target_s,
         heads=heads_of(request.key, unit_tokens),
-        session=request.session,
-        ttft_target_s=request.ttft_target_s,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +75,26 @@ class Workload:
     rate_scale: float = 1.0  # factor by which the requests of a trace arrive faster than recorded
     # mean number of recorded sessions that begin in a second; None where it was not drawn
     session_rate: float | None = None
+
+
+CIRCLE: Final = "requests come after each other in a circle"
+
+
+def followers(workload: Workload) -> dict[str, list[SimRequest]]:
+    """Return the requests that come after another one, by the id of that one.  O(N).
+
+    `WorkloadError` if two requests have one id, or one comes after a request that is not there.
+    """
+    names = {request.request_id for request in workload.requests}
+    if len(names) < len(workload.requests):
+        raise WorkloadError("two requests have one id")
+    found: dict[str, list[SimRequest]] = {}
+    for request in workload.requests:
+        if request.after is not None:
+            if request.after not in names:
+                raise WorkloadError(f"request {request.request_id} comes after {request.after}, not there")
+            found.setdefault(request.after, []).append(request)
+    return found
 
 
 def faster(workload: Workload, factor: float) -> Workload:
