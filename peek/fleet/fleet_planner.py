@@ -204,10 +204,7 @@ class FleetPlanner:
         return request_id in self._tickets
 
     def home(self, request_id: str) -> str:
-        """Return the replica that a request waits for or was sent to, "" if there is none.
-
-        O(1); `UnknownRequest`.
-        """
+        """Return the replica that a request waits for or was sent to, or "".  O(1); `UnknownRequest`."""
         replica = self._find(request_id).replica
         return "" if replica is None else replica.name
 
@@ -453,10 +450,7 @@ class FleetPlanner:
         return self._has_room(replica) or (replica.due and queued < self._warm_requests)
 
     def _send(self, replica: Replica, now: float) -> None:
-        """Send a replica the requests that wait for it, in the planned order, as far as its window allows.
-
-        Plans anew after requests that it did not hold: others may share their prefixes.
-        """
+        """Send a replica what waits for it, in planned order, as far as its window allows."""
         replica.due = False
         while len(replica.planner) > 0:
             plan = replica.planner.lazy_plan(replica.view, now)
@@ -467,7 +461,7 @@ class FleetPlanner:
                 for ticket in picked:
                     replica.drop(ticket)
                 self._loads.touch(replica)
-            if not more:
+            if not more:  # else plan anew: others may share what is new there
                 return
 
     def _pick(self, replica: Replica, plan: Iterable[str], picked: list[Ticket]) -> bool:

@@ -158,10 +158,7 @@ class Loads:
         return sorted(self._idle, key=by_backlog)
 
     def neediest(self) -> Replica | None:
-        """Return the replica to help, of those with waiting requests: a paused one, or the longest backlog.
-
-        O(paused ones + those with a longer backlog for which none waits).
-        """
+        """Return the replica to help, if requests wait: a paused one, or the longest backlog."""
         self._settle()
         if self._paused:
             return max(self._paused, key=longest_first)

@@ -149,10 +149,7 @@ class Replica:
         self._let_go(ticket)
 
     def pick(self, ticket: Ticket) -> None:
-        """Send a request that waits for this replica; `drop` must follow.  O(len(key)).
-
-        In two steps, since a lazy plan stands only as long as nothing leaves the queue.
-        """
+        """Send a request that waits here; `drop` must follow, once its lazy plan is done.  O(len(key))."""
         request = ticket.request
         key = self.planner.key_of(request.request_id)
         work = self.cold_tokens(request, key)

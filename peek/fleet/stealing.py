@@ -23,10 +23,7 @@ from peek.trie.node import Node, next_branch, next_preorder
 
 @final
 class Branch:
-    """Requests with a common prefix, and what they cost.
-
-    `own_tokens` are those of prompts and answers below the branch's parent, shared tokens counted once.
-    """
+    """Requests with a common prefix, and their tokens below the branch's parent, shared ones counted once."""
 
     __slots__ = (
         "edge_tokens", "node", "path_tokens", "request",
@@ -71,10 +68,7 @@ class Raid:
         self.least: float = inf  # the lowest price of what was not taken, tokens
 
     def choose(self) -> list[str]:
-        """Return the ids of the requests to take; none if each costs more than there is to gain.
-
-        O(n) for n requests that wait for the victim, one call into either view per branch, and sorting.
-        """
+        """Return the requests to take, often none.  O(n), a call into each view per branch, and sorting."""
         for namespace, root in self._victim.planner.roots():
             self._work.update(work_below(root, self._tickets, self._unit))
             top = Branch(root, None, 0, 0)
@@ -244,10 +238,7 @@ class Looks:
 
 
 def weighed(thief_tokens: i64, victim_tokens: i64, weight: float) -> float:
-    """Price of requests that cost the thief so many tokens, and save the victim so many.  O(1).
-
-    The tokens that are computed twice count with a weight.
-    """
+    """Price of requests, in tokens: those that are computed twice count with a weight.  O(1)."""
     twice = max(0, thief_tokens - victim_tokens)
     return float(thief_tokens) + (weight - 1.0) * float(twice)
 

@@ -199,10 +199,7 @@ class ReplicaView:
         return max(coming, self.history.tree.shared_symbols(key, namespace))
 
     def askers(self, key: bytes, namespace: str) -> i64:
-        """Return how many prompts share at least half of the longest part of a packed prompt that is here.
-
-        O(shared part + depth).
-        """
+        """Return how many prompts share half of what is here of a key, or more.  O(shared part + depth)."""
         longest: i64 = 0
         places: list[tuple[i64, Node]] = []
         for tree in (self.history.tree, self.coming):
@@ -336,10 +333,7 @@ class Fork:
 
 @final
 class Spot:
-    """A cursor: behind `at` bytes of a run and `rest` of one more block.
-
-    A `run` of None is the beginning of the namespace.
-    """
+    """A cursor: behind `at` bytes of a run, None at the beginning, and `rest` of one more block."""
 
     __slots__ = ("at", "namespace", "rest", "run")
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from peek.simulation.cost import CostModel
 from peek.simulation.simulate import TARGETS, Target, simulate
-from peek.simulation.workload import SimRequest, Workload
+from peek.simulation.workload import Workload
 
 DRAWS: Final = 19  # resamples by default; a further one falls into their range in 9 of 10 cases
 SAME: Final = 0.03  # relative difference up to which two times or two rates count as the same
@@ -33,16 +33,12 @@ OURS: Final = "peek"
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine, named in options and (`title`) in a sentence, and its kind (`cache`, see `simulate`).
+    """An engine and the scheduling policies that it offers by itself, the default first."""
 
-    `stock` has the scheduling policies that it offers by itself: the flag that turns each on, by its label.
-    The first is the default.
-    """
-
-    name: str
-    title: str
-    cache: str
-    stock: Mapping[str, str]
+    name: str  # in options
+    title: str  # in a sentence
+    cache: str  # its kind, see `simulate`
+    stock: Mapping[str, str]  # the flag that turns each policy on, by its label
 
 
 _SGLANG: Final = {
@@ -116,13 +112,11 @@ class Change:
 
     figure: Figure
     against: str  # label of the setting that is best in the figure on the recorded arrivals
-    # before, after: value of that setting and of the policy on the recorded arrivals
-    before: float
-    after: float
+    before: float  # its value there
+    after: float  # that of the policy
     gain: float  # gain on the recorded arrivals, see `Figure.gain`
-    # low, high: range of the gain over all draws, each against the setting that is best in that draw
-    low: float
-    high: float
+    low: float  # least gain over all draws, each against the setting that is best in that draw
+    high: float  # greatest
 
     @property
     def is_gain(self) -> bool:
@@ -139,10 +133,7 @@ Runs = Mapping[str, Any]  # the runs of one draw, by label of the policy
 
 
 def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Change]:
-    """Compare a policy, `ours`, with the best of others, figure by figure; of equals the first counts.
-
-    The first draw has the recorded arrivals.
-    """
+    """Compare a policy, `ours`, with the best of others in each figure; the first draw is as recorded."""
     found = []
     for figure in FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB):
         values = [{label: figure.value(runs[label]) for label in (*rivals, ours)} for runs in draws]
@@ -260,7 +251,5 @@ def busiest(workload: Workload, limit: int) -> Workload:
         return workload
     first = min(range(spare + 1), key=lambda i: requests[i + limit - 1].arrival_s - requests[i].arrival_s)
     start_s = requests[first].arrival_s
-    kept: list[SimRequest] = [
-        replace(each, arrival_s=each.arrival_s - start_s) for each in requests[first : first + limit]
-    ]
+    kept = [replace(each, arrival_s=each.arrival_s - start_s) for each in requests[first : first + limit]]
     return replace(workload, requests=kept, warmup=limit // 10)

@@ -340,10 +340,7 @@ class BlockEngine(SimEngine):
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         symbols: SymbolTable | None = None,
     ) -> None:
-        """Make an empty engine, with a budget of `max_batched_tokens` a step.
-
-        Engines share a table of `symbols`, the names of blocks, where equal blocks need equal names.
-        """
+        """Make an empty engine; those whose equal blocks need equal names share a table of `symbols`."""
         super().__init__(workload, planner, cost, progress)
         self.block_tokens: int = block_tokens_of(workload)
         n_blocks = workload.arena_tokens // self.block_tokens
@@ -531,12 +528,9 @@ class RadixEngine(SimEngine):
         progress: Progress = None,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
-        """Make an empty engine, with at most `chunk_tokens` prefill tokens in a batch.
-
-        A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
-        cycle (`MATCHING`), else of its head now and then (`REFRESHED`).
-        """
         super().__init__(workload, planner, cost, progress)
+        # A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
+        # cycle (`MATCHING`), else of its head now and then (`REFRESHED`).
         policy = FirstCome() if planner is None else planner.policy
         matches = isinstance(policy, MATCHING)
         limit = getattr(policy, "queue_limit", None)
@@ -557,7 +551,6 @@ class RadixEngine(SimEngine):
 
     @staticmethod
     def fits(workload: Workload, request: SimRequest) -> bool:
-        """Return whether an empty arena holds a request's prompt and answer."""
         return request.num_tokens + request.output_tokens < workload.arena_tokens
 
     def planner_key(self, job: Job) -> object:
@@ -571,17 +564,15 @@ class RadixEngine(SimEngine):
 
     def plan(self) -> None:
         super().plan()
+        refreshed: list[Job] = []
         if len(self.waiting) <= self._touch_limit:
-            self._touch(self.waiting)
+            refreshed = self.waiting
         elif self._refreshes:
             if self._refresh_cycles % REFRESH_EVERY == 0:
-                self._touch(self.waiting[REFRESHED - 1 :: -1])  # the head last, so that it stays longest
+                refreshed = self.waiting[REFRESHED - 1 :: -1]  # the head last, so that it stays longest
             self._refresh_cycles += 1
-
-    def _touch(self, jobs: list[Job]) -> None:
-        """Refresh the recency of what is cached of each job, in order."""
-        for job in jobs:
-            self.cache.match(job.key, job.request.namespace, self._match_limit(job))
+        for job in refreshed:
+            self._match(job)
 
     def step(self) -> StepWork:
         work = self._prefill_batch()
@@ -635,8 +626,7 @@ class RadixEngine(SimEngine):
         self.plan()
         reserved = 0
         for waiting in self.waiting:
-            node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
-            work = waiting.total_tokens - int(node.depth) * self.unit
+            work = waiting.total_tokens - int(self._match(waiting).depth) * self.unit
             if work >= remaining or reserved + work >= budget:
                 break
             reserved += work
@@ -656,7 +646,7 @@ class RadixEngine(SimEngine):
             if len(self.running) >= self.workload.max_running:
                 self._full = True
                 break
-            node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
+            node = self._match(waiting)
             cached = int(node.depth) * self.unit
             tokens = waiting.total_tokens - cached
             output = min(waiting.allowed_tokens - waiting.generated, CLIP_NEW_TOKENS)
@@ -687,9 +677,10 @@ class RadixEngine(SimEngine):
                 break
         self.leave(admitted)
 
-    def _match_limit(self, job: Job) -> int:
-        """Return how many symbols of the prompt may be hit; the last token is always computed."""
-        return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
+    def _match(self, job: Job) -> RadixNode:
+        """Return where the cached part of a prompt ends, without its last token; refreshes its recency."""
+        limit = min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
+        return self.cache.match(job.key, job.request.namespace, limit)
 
     def _extend(self, job: Job, tokens: int, work: StepWork) -> None:
         """Take memory for the next `tokens` tokens of a prompt, and compute them in this step."""
@@ -740,10 +731,13 @@ class RadixEngine(SimEngine):
 
     # -- memory ------------------------------------------------------------------------------------
 
+    def _hold_private(self, job: Job, tokens: int) -> None:
+        self.private_tokens += tokens - job.private
+        job.private = tokens
+
     def _take(self, job: Job, tokens: int) -> None:
         """Give `job` `tokens` tokens outside the tree; evict from the tree as many as are missing."""
-        self.private_tokens += tokens
-        job.private += tokens
+        self._hold_private(job, job.private + tokens)
         short = self.private_tokens + self.cache.cached_tokens - self._capacity
         if short > 0:
             self.cache.evict(short, self.eviction_score())
@@ -765,10 +759,6 @@ class RadixEngine(SimEngine):
         job.prefilled = job.computed == job.total_tokens
         if job.prefilled and self.planner is not None:
             self.planner.prefilled(job.request_id)
-
-    def _hold_private(self, job: Job, tokens: int) -> None:
-        self.private_tokens += tokens - job.private
-        job.private = tokens
 
     def release(self, job: Job) -> None:
         # The last token is generated but never computed.  The rest of the answer stays in the tree.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, WorkloadError
@@ -32,11 +32,7 @@ Answer = TypeVar("Answer")
 
 
 class ReportedBlocks:
-    """`CacheView` of a vLLM-like engine's blocks as they were at the last `refresh`.
-
-    The engine's own cache has a block from when it is scheduled.  So a refresh at the end of a step brings
-    what was computed, and one in between also what the step has yet to compute.
-    """
+    """`CacheView` of a vLLM-like engine's blocks, scheduled ones included, as at the last `refresh`."""
 
     block_symbols = 1
 
@@ -80,8 +76,7 @@ class SimFleet:
     """Runs one workload on several replicas behind a router.
 
     The cap on the client's outstanding requests counts once per replica.  `make_engine` makes an empty engine
-    from engine limits (a workload without requests) and a speed.  `timer` is called before and after each
-    decision of the router.  The other arguments are those of `simulate_fleet`.
+    from engine limits (a workload without requests) and a speed.  `timer` is read around each decision.
     """
 
     def __init__(
@@ -91,7 +86,7 @@ class SimFleet:
         router: Router,
         shape: FleetShape,
         timer: Callable[[], float],
-        progress: Progress = None,
+        progress: Progress,
     ) -> None:
         self.workload = workload
         self.router = router
@@ -248,9 +243,6 @@ class SimFleet:
         self._send()
 
 
-MOST_REPLICAS: Final = 16_384
-
-
 @dataclass(frozen=True)
 class FleetShape:
     """The replicas and router of a fleet, and when replicas die and join."""
@@ -265,7 +257,7 @@ class FleetShape:
 
     def __post_init__(self) -> None:
         require_one_of("router", self.router, ROUTERS)
-        require_within("replicas", len(self.speeds), 1, MOST_REPLICAS)
+        require_within("replicas", len(self.speeds), 1, 16_384)
         require_within("stale_s", self.stale_s, 0.0, 3600.0)
         for speed in self.speeds:
             require_within("speed", speed, 0.01, 100.0)

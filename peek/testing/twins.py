@@ -112,18 +112,6 @@ class NaivePendingTree:
             for request_id, (namespace, symbols) in self.waiting.items()
         }
 
-    def peak_demand(self, place: Place) -> int:
-        """Max of pending_count x depth over the tree nodes at or above a place (Eq. 2)."""
-        nodes = self.nodes()
-        return max(
-            (nodes[prefix] * len(prefix[1]) for prefix in prefixes(place) if prefix in nodes), default=0
-        )
-
-    def shared_levels(self, place: Place) -> int:
-        """Number of tree nodes at or above a place that two requests or more share."""
-        nodes = self.nodes()
-        return sum(nodes.get(prefix, 0) >= 2 for prefix in prefixes(place))
-
 
 class NaiveCache:
     """The content of a prefix cache: a list of token sequences, whole pages only."""
@@ -177,9 +165,6 @@ class Pages:
     def tokens(self, symbols: Iterable[int]) -> list[int]:
         """The tokens that symbols stand for."""
         return [token for symbol in symbols for token in self._contents[symbol]]
-
-    def symbols_in_use(self) -> range:
-        return range(len(self._contents))
 
 
 class NaiveCacheView:

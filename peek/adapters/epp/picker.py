@@ -340,10 +340,7 @@ class Picker:
         return ""
 
     def began(self, picked: Picked, served: str = "") -> None:
-        """Note that a request's answer begins to come from the endpoint `served`, "" if that is unknown.
-
-        If another endpoint was picked, that one rests, and its cache counts as lost.
-        """
+        """Note that an answer begins, from `served` if known; if another was picked, that one rests."""
         if picked.began or picked.ended:
             return
         picked.began = True

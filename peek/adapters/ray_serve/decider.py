@@ -237,10 +237,7 @@ class Decider:
                     self._fleet.leave(name)
 
     def rest(self, name: str) -> float:
-        """Leave a replica alone for a while: it refused a request, so it has more than is known here.
-
-        Returns the seconds until the rest ends and the caller has to call `tick`.
-        """
+        """Leave a replica that refused a request alone; return the seconds until `tick` is due."""
         if self._fleet is None or name not in self._replicas:
             return 0.0
         rest_s = self._rest_s[name] = min(LONGEST_REST_S, 2 * self._rest_s.get(name, REST_S / 2))

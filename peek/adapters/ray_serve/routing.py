@@ -26,10 +26,7 @@ else:
 
 
 class FleetRouting(_Base):  # type: ignore[misc]
-    """The part of `classes.FleetRouter` that does not come from Ray.
-
-    A subclass may override `prompt_of` to find prompts elsewhere.
-    """
+    """The part of `FleetRouter` that is not from Ray; override `prompt_of` to find prompts elsewhere."""
 
     def initialize_state(self, **options: Any) -> None:
         """Set the router up; Ray passes `request_router_kwargs`.  `InvalidConfig` as of `fleet_options`."""

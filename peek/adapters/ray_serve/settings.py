@@ -90,10 +90,7 @@ def why_stand_aside() -> str:
 
 
 def find_exchange(deployment_id: Any) -> Any:
-    """Find the exchange of a deployment in Ray's registry of names; None if there is none.
-
-    A rolling update has two of them for a while; all routers then find the same one.
-    """
+    """Find a deployment's exchange by name, the same for all routers (an update has two); or None."""
     import ray
     from ray.serve._private.constants import SERVE_DEPLOYMENT_ACTOR_PREFIX, SERVE_NAMESPACE
 
