@@ -192,11 +192,7 @@ class Placement:
     """Chooses the replica that each request waits for, its home; among equals each in turn.
 
     The home is the replica with the least `cost`; if that has no free seat, the cheapest one with a free seat
-    and no queue.  A second copy of a prefix costs the time of the requests that wait where it is computed.
-    So an idle replica gets a copy as soon as waiting elsewhere takes longer, and under load a family of
-    prompts stays together.
-
-    A session mostly stays at its home, so its later turns wait there, too.  Without them, a replica between
+    and no queue.  The later turns of a session mostly wait at its home, too.  Without them, a replica between
     two turns looks idle, and sessions that begin alike all go to the one that has their beginning.
     """
 

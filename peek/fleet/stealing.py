@@ -47,10 +47,9 @@ class Branch:
 class Raid:
     """Chooses the requests that `thief` takes from `victim`; `tickets` are all requests by id.
 
-    The thief takes no more than half of the work that the victim has more.  Then neither ends later than the
-    victim would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice
-    in consequence count with the thief's `weight`.  They do not count where the thief idles and the victim
-    has no seat free, since waiting for a seat costs no tokens.
+    The thief takes no more than half of the work that the victim has more, so neither ends later than the
+    victim would have alone; from a paused one, whatever there is.  Tokens that are computed twice count with
+    the thief's `weight`, but not where it idles and the victim has no seat free.
     """
 
     def __init__(self, victim: Replica, thief: Replica, tickets: dict[str, Ticket]) -> None:

@@ -1,13 +1,10 @@
 """Compare `peek` with every stock setting of an engine, on recorded requests and on resampled arrivals.
 
-All run on each draw: the recorded arrivals, and each resample of them.  For each figure, `peek` is compared
-with the setting that is best *in that figure and that draw*.  So no flag of the engine brings a gain that is
-there in all draws.
-
-A resample keeps prompts and order, so requests that wait together still share the same prefixes.  It draws
-the gaps between arrivals anew, in runs of successive gaps (a circular block bootstrap), so bursts stay
-bursts.  A run is as long as the square root of the number of gaps.  A further resample falls into the range
-of `draws` resamples with probability `(draws - 1) / (draws + 1)`: 0.9 for the default, 19.
+For each figure and draw, `peek` is compared with the setting that is best *in that figure and that draw*.  So
+no flag of the engine brings a gain that is there in all draws.  A draw is the recorded arrivals, or a
+resample, which keeps prompts and order: it draws the gaps between arrivals anew, in runs of successive gaps
+(a circular block bootstrap), as long as the square root of their number, so bursts stay bursts.  A further
+resample falls into the range of `draws` ones with probability `(draws - 1) / (draws + 1)`.
 """
 
 from __future__ import annotations
@@ -147,7 +144,7 @@ def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Cha
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of `answer`, from which the command's text, tables and JSON are made."""
+    """The result of `answer`."""
 
     engine: Engine
     workload: Workload

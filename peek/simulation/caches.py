@@ -1,8 +1,7 @@
 """The prefix caches of the simulated engines: SGLang's radix tree of tokens and vLLM's pool of blocks.
 
-`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  A match splits the node in which it ends, and
-refreshes the recency of its path.  Running requests lock their paths; of unlocked leaves the least recently
-used is evicted first.  With several tokens per symbol it is SGLang's paged cache.
+`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  Running requests lock their paths; of unlocked
+leaves the least recently used is evicted first.  With several tokens per symbol it is SGLang's paged cache.
 
 `BlockCache` follows `vllm/v1/core/block_pool.py`.  A block without users stays cached, in the free queue,
 until it is handed out again.  A request frees its last block first, so a prefix is lost from its end; blocks
@@ -248,31 +247,24 @@ class RadixCache:
         cached = sum(len(node.edge) >> 2 for node in self._nodes.values()) * self.unit_tokens
         locked = sum(len(n.edge) >> 2 for n in self._nodes.values() if n.locks) * self.unit_tokens
         assert cached == self.cached_tokens and locked == self.locked_tokens, "token counts"
-        leaves = [
-            (node.last_access, node.uid)
-            for node in self._nodes.values()
-            if node.parent is not None and node.kids == 0 and node.locks == 0
-        ]
-        assert sorted(leaves) == list(self._leaves), "evictable leaves"
+        evictable = [node for node in self._nodes.values() if node.kids == 0 and node.locks == 0]
+        leaves = sorted([(node.last_access, node.uid) for node in evictable])
+        assert leaves == list(self._leaves), "evictable leaves"
 
     # -- structure ---------------------------------------------------------------------------------
 
     def _root_for(self, namespace: str) -> RadixNode:
         root = self._roots.get(namespace)
         if root is None:
-            root = RadixNode(b"", None, self._take_uid(), 0)
-            self._roots[namespace] = root
+            root = self._roots[namespace] = self._new_node(b"", None, 0)
         return root
 
-    def _take_uid(self) -> i64:
-        uid = self._next_uid
-        self._next_uid = uid + 1
-        return uid
-
-    def _new_node(self, edge: bytes, parent: RadixNode, depth: i64) -> RadixNode:
-        node = RadixNode(edge, parent, self._take_uid(), depth)
-        self.version += 1
-        self._nodes[node.uid] = node
+    def _new_node(self, edge: bytes, parent: RadixNode | None, depth: i64) -> RadixNode:
+        node = RadixNode(edge, parent, self._next_uid, depth)
+        self._next_uid += 1
+        if parent is not None:
+            self.version += 1
+            self._nodes[node.uid] = node
         return node
 
     def _split(self, parent: RadixNode, child: RadixNode, slot: i64, at: i64) -> RadixNode:
@@ -317,8 +309,7 @@ class SymbolTable:
     """Gives each block a symbol, chained: two blocks get equal symbols if their whole prefixes are equal."""
 
     def __init__(self) -> None:
-        self._symbols: dict[tuple[int, bytes], int] = {}
-        self._roots: dict[str, int] = {}
+        self._symbols: dict[object, int] = {}  # by namespace, or by the symbol before and the block
         self._last: i64 = 0
 
     def fresh(self) -> int:
@@ -328,20 +319,18 @@ class SymbolTable:
 
     def intern(self, key: bytes, block_bytes: int, namespace: str) -> list[int]:
         """Return the symbols of the full blocks of a packed key.  O(symbols)."""
-        previous = self._roots.get(namespace, 0)
-        if previous == 0:
-            previous = self.fresh()
-            self._roots[namespace] = previous
+        previous = self._symbol_of(namespace)
         symbols: list[int] = []
         for start in range(0, len(key) - block_bytes + 1, block_bytes):
-            chained = (previous, key[start : start + block_bytes])
-            symbol = self._symbols.get(chained, 0)
-            if symbol == 0:
-                symbol = self.fresh()
-                self._symbols[chained] = symbol
-            symbols.append(symbol)
-            previous = symbol
+            previous = self._symbol_of((previous, key[start : start + block_bytes]))
+            symbols.append(previous)
         return symbols
+
+    def _symbol_of(self, named: object) -> int:
+        symbol = self._symbols.get(named, 0)
+        if symbol == 0:
+            symbol = self._symbols[named] = self.fresh()
+        return symbol
 
 
 @final

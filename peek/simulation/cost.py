@@ -5,13 +5,10 @@
 - weights: every step reads all parameters once, 2 bytes each.
 - flops: 2 x parameters per computed token, plus attention of every prefill token to its context.  That is
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
-- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2 bytes a
-token.
+- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2 bytes each.
 
 Hardware figures are those of the vendor's data sheet, memory is what the driver reports.  Model figures are
-those of the published `config.json`s and parameter counts.  `mfu` and `mbu` are fitted to NVIDIA's tables of
-an H100 and to one cell of the paper, and then hold for every card, cell and policy (docs/simulator.md).
-NVLink traffic of tensor parallelism is part of `mfu`, not modelled apart.
+those of the published `config.json`s.  For `mfu` and `mbu` see docs/simulator.md.
 """
 
 from __future__ import annotations

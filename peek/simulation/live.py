@@ -1,9 +1,8 @@
 """Simulated engines that follow a real engine: they get each request on arrival, and run up to the present.
 
-`LiveBlocks` and `LiveRadix` differ from the simulated engines in three things.  Requests come one by one and
-are forgotten when they end, so memory grows with the requests present.  The caller chooses the symbols, from
-0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the symbols of an answer
-are guesses until the caller tells them by `correct`, before or after the request has ended here.
+Requests of `LiveBlocks` and `LiveRadix` come one by one and are forgotten when they end.  The caller chooses
+the symbols, from 0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the
+symbols of an answer are guesses until the caller tells them by `correct`, before or after the end here.
 """
 
 from __future__ import annotations

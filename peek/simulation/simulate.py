@@ -16,7 +16,6 @@ from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.workload import Progress, Workload, ideal_hit
 
 CACHES: Final[dict[str, type[RadixEngine | BlockEngine]]] = {"radix": RadixEngine, "blocks": BlockEngine}
-"""Engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like."""
 
 
 class Target(NamedTuple):
@@ -120,9 +119,8 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
     ttft = [job.first_token_s - job.arrival_s for job in measured]
     e2e = [job.finished_s - job.arrival_s for job in measured]
     wait = [job.admitted_s - job.arrival_s for job in measured]
-    tpot = [
-        (job.finished_s - job.first_token_s) / (job.generated - 1) for job in measured if job.generated > 1
-    ]
+    decoded = [job for job in measured if job.generated > 1]
+    tpot = [(job.finished_s - job.first_token_s) / (job.generated - 1) for job in decoded]
     prompt = sum(job.prompt_tokens for job in measured)
     span = max(job.finished_s for job in measured) - min(job.arrival_s for job in measured)
     sessions = _sessions(measured)

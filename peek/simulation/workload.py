@@ -1,9 +1,7 @@
 """Workloads as pure data: requests with arrival times, and the hit of a cache that never evicts.
 
-`ideal_hit` needs no trie.  The longest prefix that a key shares with *any* earlier key is the longest that it
-shares with its two neighbours in the sorted list of earlier keys.  So one sorted list per namespace and one
-binary search per request are enough.  Comparing `bytes` is one memcmp, which is faster than a trie over
-symbols, and no hash can collide.
+`ideal_hit` needs no trie: the longest prefix that a key shares with *any* earlier key is the longest that it
+shares with its two neighbours in the sorted list of these, and comparing `bytes` is one memcmp.
 """
 
 from __future__ import annotations
@@ -140,16 +138,12 @@ def unique_tokens(source: str, name: int, count: int) -> bytes:
 
 
 def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
-    """Return cached prompt tokens / prompt tokens of a cache that never evicts, in arrival order.
+    """Return cached tokens / prompt tokens of a cache that never evicts, in arrival order; 0.0 for none.
 
     A request hits the longest prefix, in whole symbols, that it shares with any earlier request of its
-    namespace.  The hit has at most `num_tokens - 1` tokens, as engines always compute the last token.  Of
-    answers, the cache has only the tokens of `SimRequest.answer`.
-
-    `include_warmup` counts the warm-up requests in the ratio, as the paper's ideal values do.  Without it
-    they only warm the cache, as in the metrics of a run.  The ratio is 0.0 if no request is counted.
-
-    Cost: O(N log N) comparisons of keys; memory for one reference per key.
+    namespace, but never its last token.  Of answers, the cache has only the tokens of `SimRequest.answer`.
+    `include_warmup` counts the warm-up requests, as the paper's ideal values do; without it they only warm
+    the cache, as in the metrics of a run.  O(N log N) comparisons of keys; memory for one reference per key.
     """
     seen: dict[str, list[bytes]] = {}
     hit_tokens = prompt_tokens = 0

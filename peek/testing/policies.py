@@ -3,18 +3,14 @@
 `order(queue, cycle)` must have these properties:
 
 - **a permutation**: the answer is a new list with every request of the queue once, and nothing else;
-- **nothing is touched**: the given list, the pending tree, the cycle and every attribute of the requests stay
-  as they were, except the attribute `section`;
-- **equal arguments, equal orders**: the order is the same for a copy of the policy, for other request ids,
-  for a tree that came about in another way (ids of tree nodes and the order of children tell nothing), and
-  whatever an earlier cycle left in `section` and `lane`;
+- **nothing is touched**: the list, the tree, the cycle and the requests stay as they were, but for `section`;
+- **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree that came
+  about in another way, and whatever an earlier cycle left in `section` and `lane`;
 - **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
   `reads_tree` those of the tree;
-- **no memory**: earlier orders make no difference.  A policy that means to remember is checked with
-  `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and departure
-  (`arrived`, `left`) as from a planner;
-- **its stream**, where it has one, is the same order;
-- **a bound on waiting**, where one is given.
+- **no memory**: earlier orders make no difference.  With `stateful=True`, two copies with one history agree.
+  Each hears of every arrival and departure (`arrived`, `left`) as from a planner;
+- **its stream**, where it has one, is the same order, and **a bound on waiting** holds, where one is given.
 """
 
 from __future__ import annotations
@@ -353,8 +349,7 @@ def _seconds(row: Arrival, cached: list[Place]) -> float:
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
     """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long.
 
-    The engine is the simplest possible.  Whenever it is free it computes the first prompt of the order, at a
-    steady pace, and every prompt that it has begun stays cached.
+    Whenever the engine is free it computes the first prompt of the order, and all that it computed is cached.
     """
     replay, waiting, cached = Replay(policy=policy), dict[str, Arrival](), list[Place]()
     ahead_s: dict[str, float] = {}  # seconds of the engine for the requests before one on its arrival

@@ -1,10 +1,9 @@
 """One request as Envoy reports it over ext_proc, and the answers to Envoy's messages.
 
 In the endpoint picker protocol of the Gateway API Inference Extension (its proposal 004) a header and dynamic
-metadata name the picked endpoint.  The data plane says which endpoints are candidates and which one served.
-Request bodies come whole (BUFFERED), or in pieces to send back (FULL_DUPLEX_STREAMED), which are kept until
-the body ends or is too long to be read.  Bodies of answers need not come: the stream of messages stays open
-until the answer has ended.
+metadata name the picked endpoint.  Request bodies come whole (BUFFERED), or in pieces to send back
+(FULL_DUPLEX_STREAMED), which are kept until the body ends or is too long to be read.  Bodies of answers need
+not come: the stream of messages stays open until the answer has ended.
 """
 
 from __future__ import annotations

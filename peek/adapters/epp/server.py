@@ -104,9 +104,8 @@ def addresses(name: str) -> list[str]:
     try:
         found = [str(ip_address(bare))]
     except ValueError:
-        found = sorted(
-            {str(each[4][0]) for each in socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)}
-        )
+        known = socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)
+        found = sorted({str(each[4][0]) for each in known})
     return [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in found]
 
 
@@ -168,17 +167,13 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "peek-epp", description="Picks endpoints for Envoy, by the prefixes prompts share."
-    )
+    about = "Picks endpoints for Envoy, by the prefixes prompts share."
+    made = argparse.ArgumentParser("peek-epp", description=about)
     add = partial(made.add_argument, metavar="X")
     add("--listen", default="0.0.0.0:9002", help="address for ext_proc, default %(default)s")
     add("--endpoint", action="append", default=[], help="host:port of an engine, repeatable")
-    add(
-        "--endpoints-file",
-        default="",
-        help="file with host:port in each line, or Envoy's EDS in JSON; read once a second",
-    )
+    source = "file with host:port in each line, or Envoy's EDS in JSON; read once a second"
+    add("--endpoints-file", default="", help=source)
     add("--metrics-port", type=int, default=9090, help="port of /metrics, 0: none, default %(default)s")
     helps = {
         "cache_tokens": "prefix cache of an engine, in tokens of four bytes",
