@@ -100,10 +100,8 @@ class FleetPlanner:
         require_within("speed", speed, 1e-6, 1e6)
         unit = self.config.unit_tokens
         if view is not None and (unit_tokens_of(view) != unit or block_symbols_of(view) > 1):
-            raise InvalidConfig(
-                f"view of {name!r} has {unit_tokens_of(view)} tokens a symbol and {block_symbols_of(view)} "
-                f"symbols a block; need {unit} and 1"
-            )
+            has = f"{unit_tokens_of(view)} tokens a symbol and {block_symbols_of(view)} symbols a block"
+            raise InvalidConfig(f"view of {name!r} has {has}; need {unit} and 1")
         if name in self._replicas:
             raise InvalidConfig(f"replica {name!r} is in the fleet already")
         self._joined += 1
@@ -141,14 +139,10 @@ class FleetPlanner:
         self._placement.settle()
 
     def lost(self, name: str, requeue: bool = True) -> list[str]:
-        """Remove a replica that is gone.  The cost of `add` for each request that waited or ran there.
+        """Remove a replica that is gone; return the ids of the requests that were under way there.
 
-        Args:
-            requeue: whether requests under way there wait again, at their old place by arrival time.  False
-                forgets them: for hosts that place requests at once, and will place these anew.
-
-        Returns:
-            Ids of the requests that were under way there.
+        With `requeue` these wait again, at their old place by arrival time.  False forgets them: for hosts
+        that place requests at once, and will place these anew.  The cost of `add` for each request there.
         """
         replica = self._replica(name)
         replica.leaving = True
@@ -332,8 +326,7 @@ class FleetPlanner:
     def cancel(self, request_id: str) -> str:
         """Forget a request whose client went away or timed out.  O(depth); `UnknownRequest`.
 
-        Returns:
-            The replica at which the request still is, "" if it waited or its sending was not reported.
+        Returns the replica at which it still is, "" if it waited or its sending was not reported.
         """
         ticket = self._find(request_id)
         self.stats.cancelled += 1
@@ -386,14 +379,11 @@ class FleetPlanner:
     # -- which request goes where --------------------------------------------------------------------
 
     def dispatch(self, now: float) -> list[tuple[str, str]]:
-        """Return the requests to send now as `(request id, replica)`, in the order to send them.
+        """Return the requests to send now as `(request id, replica)`, each once, in the order to send them.
 
-        Fills replicas that have room or hold what a request needs, and lets idle ones help.  Returns each
-        pair once.  Costs a `take` for each replica with news, and O(idle replicas) while any request waits.
-        Idle ones search the longest backlog only where something may have become worth taking over.
-
-        Args:
-            now: seconds, on the clock of `PendingRequest.arrival_time`.
+        Fills replicas that have room or hold what a request needs, and lets idle ones help.  `now` is in
+        seconds, on the clock of `PendingRequest.arrival_time`.  Costs a `take` for each replica with news,
+        and O(idle replicas) while any request waits; these search only where a price may have fallen.
         """
         if self._waiting == 0:
             return self._take_sent()
@@ -437,17 +427,15 @@ class FleetPlanner:
 
     def _has_room(self, replica: Replica) -> bool:
         """Whether a replica may get a request that it does not hold: little queues there.  O(1)."""
-        queued: i64 = replica.unstarted + replica.other_requests
-        if queued >= self._warm_requests:
+        if replica.queued >= self._warm_requests:
             return False
-        if queued < self._window_requests:
+        if replica.queued < self._window_requests:
             return True
         return float(replica.unstarted_tokens) < self._window_tokens + self._late_tokens * replica.speed
 
     def _may_send(self, replica: Replica) -> bool:
         """Whether a request that waits for it may go, as far as is known without a look.  O(1)."""
-        queued: i64 = replica.unstarted + replica.other_requests
-        return self._has_room(replica) or (replica.due and queued < self._warm_requests)
+        return self._has_room(replica) or (replica.due and replica.queued < self._warm_requests)
 
     def _send(self, replica: Replica, now: float) -> None:
         """Send a replica what waits for it, in planned order, as far as its window allows."""
@@ -468,7 +456,7 @@ class FleetPlanner:
         """Pick what a replica is sent of a plan; return whether that is all, and some of it is new there."""
         brought = False
         for request_id in plan:
-            if replica.unstarted + replica.other_requests >= self._warm_requests:
+            if replica.queued >= self._warm_requests:
                 replica.due = True
                 return False
             ticket = self._tickets[request_id]

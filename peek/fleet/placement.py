@@ -238,8 +238,7 @@ class Placement:
                 best = replica
                 best_cost = price
                 best_work = work
-            queued: i64 = replica.unstarted + len(replica.planner) + replica.other_requests
-            free = replica.accepting and queued == 0
+            free = replica.accepting and replica.queued + len(replica.planner) == 0
             if free and not replica.is_full and (spare is None or price < spare_cost):
                 spare = replica
                 spare_cost = price

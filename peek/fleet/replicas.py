@@ -84,6 +84,11 @@ class Replica:
         return float(own + self.other_tokens) / self.speed
 
     @property
+    def queued(self) -> i64:
+        """Number of requests that queue there, other routers' included.  O(1)."""
+        return self.unstarted + self.other_requests
+
+    @property
     def is_idle(self) -> bool:
         """Whether every request sent there, also by other routers, has ended.  O(1)."""
         return not self.under_way and self.other_requests == 0

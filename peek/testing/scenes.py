@@ -56,10 +56,10 @@ class Arrival:
 
     def request(self) -> PendingRequest:
         """Make a new request object; the planner sets its `arrival_work`."""
-        request = PendingRequest(self.request_id, list(self.symbols), self.arrival_time, self.namespace)
-        request.num_tokens, request.tenant = self.num_tokens, self.tenant
-        request.session, request.ttft_target_s = self.session, self.ttft_target_s
-        return request
+        return PendingRequest(
+            self.request_id, list(self.symbols), self.arrival_time, self.namespace, self.num_tokens,
+            tenant=self.tenant, session=self.session, ttft_target_s=self.ttft_target_s,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

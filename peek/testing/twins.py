@@ -87,14 +87,10 @@ class NaivePendingTree:
     def scores(self) -> dict[str, int]:
         """Sum over the nodes of a path of pending_count x edge length (Eq. 1).
 
-        No key ends or diverges inside an edge, so every symbol of an edge has the count of its node.  Each
-        symbol of the key contributes the number of requests that share the key up to it.
+        That is the sum over a key's symbols of the requests that share the key up to it.
         """
         counts = self.counts()
-        return {
-            request_id: sum(counts[prefix] for prefix in prefixes(key))
-            for request_id, key in self.waiting.items()
-        }
+        return {name: sum(counts[prefix] for prefix in prefixes(key)) for name, key in self.waiting.items()}
 
     def clusters(self) -> dict[str, Place | None]:
         """The deepest node on each request's path with two requests or more at or below it."""
@@ -141,8 +137,7 @@ def naive_walk(prompts: Mapping[str, Place], cache: NaiveCache) -> dict[str, int
 class Pages:
     """Translates tokens to symbols as an adapter does: one symbol per whole page, the rest left out.
 
-    With `chained` a page's symbol stands for everything up to the page's end (vLLM's block hashes), else for
-    the page's own tokens.
+    With `chained` a page's symbol stands for everything up to its end (vLLM's block hashes).
     """
 
     def __init__(self, page_tokens: int = 1, chained: bool = False) -> None:

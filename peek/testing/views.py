@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from peek.protocols import CacheView
 from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import show_place, tree_of
-from peek.testing.twins import NaivePendingTree, Place
+from peek.testing.twins import Place, radix_nodes
 from peek.trie.dual_walk import DualWalk
 
 if TYPE_CHECKING:
@@ -166,10 +166,7 @@ def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
 def _show(waiting: dict[str, Place]) -> str:
     """The waiting prompts, and where the edges of their tree end, which bound the segments asked for."""
     lines = ["  waiting:", *(f"    {name}: {show_place(place)}" for name, place in waiting.items())]
-    twin = NaivePendingTree()
-    for name, (namespace, key) in waiting.items():
-        twin.insert(name, key, namespace)
-    ends = sorted({len(symbols) for _, symbols in twin.nodes()})
+    ends = sorted({len(symbols) for _, symbols in radix_nodes(waiting.values())})
     return "\n".join([*lines, f"  edges of their tree end at symbols {', '.join(map(str, ends))}"])
 
 

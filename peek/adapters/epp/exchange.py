@@ -29,13 +29,9 @@ class Exchange:
     """One stream of messages, for one request; `picker` is asked once."""
 
     def __init__(self, picker: Picker) -> None:
-        from envoy.config.core.v3 import base_pb2
         from envoy.service.ext_proc.v3 import external_processor_pb2
-        from envoy.type.v3 import http_status_pb2
 
-        self._core: Any = base_pb2
         self._proto: Any = external_processor_pb2
-        self._status: Any = http_status_pb2
         self._picker = picker
         self._picked: Picked | None = None
         self._session = ""
@@ -113,23 +109,15 @@ class Exchange:
         try:
             self._picked = await self._picker.pick(body, self._session, self._subset)
         except NoReplica as error:
-            return self._proto.ProcessingResponse(
-                immediate_response=self._proto.ImmediateResponse(
-                    status=self._status.HttpStatus(code=503),
-                    body=f"{error}\n".encode(),
-                    details="no_endpoint",
-                )
-            )
+            refusal = {"status": {"code": 503}, "body": f"{error}\n".encode(), "details": "no_endpoint"}
+            return self._proto.ProcessingResponse(immediate_response=refusal)
         endpoint = self._picked.endpoint
         response = self._plain(kind)
         response.dynamic_metadata.update({LB: {DESTINATION: endpoint}})
         if kind != "request_trailers":
             common = getattr(response, kind).response
-            header = self._core.HeaderValue(key=DESTINATION, raw_value=endpoint.encode())
-            common.header_mutation.set_headers.add(
-                header=header,
-                append_action=self._core.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
-            )
+            header = {"key": DESTINATION, "raw_value": endpoint.encode()}
+            common.header_mutation.set_headers.add(header=header, append_action="OVERWRITE_IF_EXISTS_OR_ADD")
             common.clear_route_cache = True
         return response
 

@@ -273,10 +273,9 @@ class Picker:
     # -- requests ------------------------------------------------------------------------------------
 
     async def pick(self, body: bytes, session: str = "", subset: Iterable[str] | None = None) -> Picked:
-        """Return a request with its endpoint, one of `subset` if that is given.
+        """Return a request with its endpoint, one of `subset` if that is given; `NoReplica`.
 
         Waits for the planner, `deadline_s` at most; it is not asked about a long body.
-        `NoReplica` if there is no endpoint.
         """
         allowed = None if subset is None else frozenset(self._endpoints).intersection(subset)
         if not (self._endpoints if allowed is None else allowed):
@@ -289,11 +288,10 @@ class Picker:
         if endpoint and endpoint not in self._endpoints:  # it has gone meanwhile
             self._tell(brain, brain.ended, serial, "")
             endpoint = ""
-        knows = bool(endpoint)
+        knows = bool(endpoint) or is_long or self._is_late()
         if not endpoint:
             endpoint = self._least(allowed)
-            if is_long or self._is_late():
-                knows = True
+            if knows:
                 self._tell(brain, brain.went, serial, b"" if is_long else body, session, endpoint)
         self._count(endpoint, 1)
         return Picked(serial, endpoint, brain if knows else None)

@@ -38,11 +38,7 @@ ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missin
 
 
 class EndpointList:
-    """Endpoints named by flags and by a file, looked up anew at each `read`.
-
-    Each of `named` is a `host:port`; a name stands for all its addresses.  `file` lists these, one in each
-    line (`#` begins a comment), or is Envoy's own in JSON (EDS).
-    """
+    """Endpoints named by flags (`host:port`, of a name all addresses) and by a file, see `listed`."""
 
     def __init__(self, named: Sequence[str], file: str = "") -> None:
         self._named = list(named)
@@ -76,7 +72,7 @@ class EndpointList:
 
 
 def listed(text: str) -> list[str]:
-    """Return the endpoints that a file's text names; `ValueError`."""
+    """Return the endpoints in a file's text: lines (`#` begins a comment), or Envoy's JSON; `ValueError`."""
     if text.lstrip().startswith("{"):
         return _socket_addresses(json.loads(text))
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]

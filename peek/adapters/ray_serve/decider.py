@@ -56,9 +56,8 @@ class Sent(NamedTuple):
 class Decider:
     """A planner, and what one router knows of the replicas.  Does no I/O; call it from one thread.
 
-    After an internal error it decides nothing for `ASIDE_S`; then it starts with a new planner.  `later` runs
-    what it is given once, after all that this turn of the event loop brings; so requests that come together
-    are ordered together.  Its default runs it at once.
+    After an internal error it decides nothing for `ASIDE_S`.  `later` runs what it is given after all that
+    this turn of the event loop brings, so that requests that come together are ordered together.
     """
 
     def __init__(
@@ -258,8 +257,8 @@ class Decider:
         found = {WAITING: (len(self._waiting), 0)} if self._waiting else {}
         for each in [] if self._fleet is None else self._fleet.status():
             if each.under_way and each.name in self._replicas:
-                others = self._others.get(each.name, (0, 0))
-                found[each.name] = (each.under_way, int(each.backlog) - others[1])
+                theirs = self._others.get(each.name, (0, 0))[1]
+                found[each.name] = (each.under_way, int(each.backlog) - theirs)
         return found
 
     def take_sent(self) -> list[Asked]:

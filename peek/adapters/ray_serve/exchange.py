@@ -1,8 +1,7 @@
 """How the routers of one deployment share their loads and the prompts that they sent.
 
-`classes.FleetExchangeActor` makes `Exchange` an actor, one for each deployment.  Each router calls it a few
-times a second, off the path of its requests.  A router's loads replace its earlier ones, so a lost call or a
-new actor needs no repair.  A router that gets no answer goes on alone.
+`classes.FleetExchangeActor` makes `Exchange` an actor of each deployment, which each router calls a few times
+a second.  A router's loads replace its earlier ones, so a lost call or a new actor needs no repair.
 """
 
 from __future__ import annotations
@@ -67,11 +66,7 @@ class Exchange:
 
 
 class ExchangeClient:
-    """One router's connection to the exchange; runs in the router's event loop.
-
-    `decider` gives what is new here, and takes what the other routers say.  `find` returns the exchange, or
-    None; it may block, so it is called in a thread.
-    """
+    """One router's connection to the exchange; `find` returns that, or None, and is called in a thread."""
 
     def __init__(self, decider: Decider, find: Callable[[], Any]) -> None:
         self.routers = 1  # number of routers that this one knows of, itself included

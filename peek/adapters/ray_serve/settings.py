@@ -54,20 +54,17 @@ def seats_of(options: Mapping[str, Any]) -> int:
 
 
 def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
-    """Return the fleet's settings for these options.
-
-    Ray does not report first tokens, so a request counts as queued at its replica until it ends.  Ray itself
-    bounds how many requests wait.
-    """
+    """Return the fleet's settings.  Ray reports no first tokens, so a request counts as queued to its end."""
+    seats = seats_of(options)
     return FleetConfig(
         order=PeekConfig.from_label(options["policy"]),
         unit_tokens=BLOCK_TOKENS,
         stickiness=options["stickiness"],
-        seats=seats_of(options),
-        window_requests=seats_of(options),
+        seats=seats,
+        window_requests=seats,
         window_tokens=0,
         warm_requests=options["max_ongoing_requests"],
-        max_waiting=2**40,
+        max_waiting=2**40,  # Ray itself bounds how many requests wait
     )
 
 

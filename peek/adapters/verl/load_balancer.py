@@ -7,9 +7,8 @@ In the YAML file that `rollout.router_config_path` names:
     cache_tokens: 200000      # prefix cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
-verl makes an actor of the class.  A request that is held back waits in `acquire_server`.  verl reports when a
-request ends, not when its prompt is computed.  So a request counts as queued to its end, and windows are as
-large as a batch.  After an internal error verl's own balancer decides.
+verl makes an actor of the class, where a request waits in `acquire_server`.  verl reports when a request
+ends, not when its prompt is computed, so it counts as queued to its end, and windows are as large as a batch.
 """
 
 from __future__ import annotations
