@@ -38,8 +38,8 @@ MOST_HOLDERS: Final = 64  # replicas that are remembered for one beginning: the 
 class Beginnings:
     """Which replicas were sent prompts with the same beginning: a guess at which to ask, no promise.
 
-    Of each prompt the beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers, each half as long
-    again as the one before.  Two prompts meet at the longest of these that they share, 2/3 of that or more.
+    The beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers.  Two prompts meet at the longest of
+    these that they share, 2/3 of what they share or more.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Loads:
         return sorted(self._idle, key=by_backlog)
 
     def neediest(self) -> Replica | None:
-        """Return the replica to help, if requests wait: a paused one, or the longest backlog."""
+        """Return the replica to help, if requests wait: a paused one, or the longest backlog.  O(R)."""
         self._settle()
         if self._paused:
             return max(self._paused, key=longest_first)

@@ -49,7 +49,7 @@ class Raid:
 
     The thief takes no more than half of the work that the victim has more, so neither ends later than the
     victim would have alone; from a paused one, whatever there is.  Tokens that are computed twice count with
-    the thief's `weight`, but not where it idles and the victim has no seat free.
+    the thief's `weight`, but not where it idles and the victim has no seat free: waiting costs no tokens.
     """
 
     def __init__(self, victim: Replica, thief: Replica, tickets: dict[str, Ticket]) -> None:

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 EVENT_NODE: Final = -1  # `EventView.node_id` of every cursor: a fleet evicts nothing, and 0 is no node
 _BEHIND: Final = object()  # as a cursor in `ReplicaView`: this view holds less of the path than the other
 MOST_NOTED: Final = 256  # changes that the planner can catch up with; after more it walks the whole queue
-MOST_NOTED_BYTES: Final = (
-    2**20
-)  # bytes of the keys among these: some long prompts, as all replicas keep so many
+MOST_NOTED_BYTES: Final = 2**20  # of the keys among these: some long prompts, as all replicas keep so many
 
 
 @final
@@ -131,9 +129,7 @@ class ReplicaView:
     def __init__(self, told: CacheView | None, capacity: i64, unit_tokens: i64) -> None:
         self.unit_tokens: int = unit_tokens
         self.block_symbols: int = 1
-        self.history = RoutedHistory(
-            capacity, unit_tokens
-        )  # prompts that it has computed, the newest that fit
+        self.history = RoutedHistory(capacity, unit_tokens)  # prompts that it has computed, as many as fit
         self.coming = PendingTree()  # prompts that were sent to it and have no first token yet
         self.guesses: bool = told is None
         self._cache: Any = self.history if told is None else told

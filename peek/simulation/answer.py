@@ -201,9 +201,7 @@ def answer(
 ) -> Answer:
     """Run all stock settings and `peek` on the recorded arrivals and on `draws` resamples.
 
-    `targets` are those of `goodput`.  `progress` is called with the number of finished runs, after each run.
-    Raises `WorkloadError` if a request does not fit the arena.  Cost: `(draws + 1) x (stock settings + 1)`
-    simulated runs.
+    `progress` is called with the number of finished runs, of `(draws + 1) x (stock settings + 1)`.
     """
     labels = [*engine.stock, OURS]
     done: list[Runs] = []

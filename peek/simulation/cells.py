@@ -101,15 +101,11 @@ def cell(
     trace: str | PathLike[str] | None = None,
     client: str | None = None,
 ) -> Workload:
-    """Build one of the paper's cells, with one token per symbol.
+    """Build one of the paper's cells, with one token per symbol and the rates, caps and counts of `engine`.
 
-    The loads are the same for the closed loops of W3.  The paper uses the seeds 42, 142 and 242.  Rates, caps
-    and request counts are those of `engine`.  W4 needs a `trace`, the path of the Mooncake conversation
-    trace.  There, with the `client` "sglang" rounds do not wait for answers, with "vllm" they do; None takes
-    `engine`.
-
-    Unknown names are an `InvalidConfig`; a seed that is not an integer, or a trace that is absent, malformed
-    or too short, is a `WorkloadError`.
+    The paper has seeds 42, 142 and 242.  W4 needs a `trace`, the path of the Mooncake conversation trace.
+    There, with the `client` "vllm" rounds wait for answers, with "sglang" they do not; None takes `engine`.
+    Raises `InvalidConfig` for unknown names, `WorkloadError` for other faults.
     """
     client = engine if client is None else client
     require_one_of("workload", name, CELL_NAMES)

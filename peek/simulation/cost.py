@@ -29,12 +29,10 @@ class StepTimes(Protocol):
     """Anything that tells how long a step takes."""
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Return the seconds of one step.
+        """Return the seconds of a step that computes so many tokens, prefill and decode.
 
-        Args:
-            computed_tokens: number of tokens that the model computes, prefill and decode.
-            attention_pairs: number of (computed token, context token) pairs in prefill, see `chunk_pairs`.
-            kv_tokens: number of context tokens that decoding requests read.
+        `attention_pairs` are its (computed token, context token) pairs in prefill, see `chunk_pairs`, and
+        `kv_tokens` the context tokens that decoding requests read.
         """
         ...
 

@@ -3,8 +3,7 @@
 `SimEngine` has what both kinds share; `BlockEngine` and `RadixEngine` implement `step`, which admits,
 allocates, evicts and preempts.  Only the cost model moves the clock, so a run depends on its arguments alone.
 
-The planner cannot tell these engines from real ones.  It gets the calls that an adapter makes, and reads the
-cache through `CacheView`.
+The planner cannot tell these engines from real ones: it gets an adapter's calls, and reads a `CacheView`.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ from peek.trie.continuations import Continuations
 
 
 class Job:
-    """One request on its way through an engine of either kind.
-
-    Of `prompt_tokens + generated` tokens, `computed` are in the KV cache.  The answer ends after
-    `output_tokens`, of which the engine knows only the upper bound `allowed_tokens`.  Times are virtual
-    seconds, negative before the event.
-    """
+    """One request on its way through an engine of either kind; times are negative before the event."""
 
     def __init__(self, request: SimRequest, arrival_s: float, symbols: Sequence[int] = ()) -> None:
         self.request = request
@@ -54,9 +48,9 @@ class Job:
         self.answer = request.answer  # the answer's symbols as far as known
         self.leaf: int = 0  # the `uid` of its tree node once it has ended
         self.prompt_tokens: int = request.num_tokens
-        self.output_tokens: int = request.output_tokens
-        self.allowed_tokens: int = request.output_tokens
-        self.computed: int = 0
+        self.output_tokens: int = request.output_tokens  # after which the answer ends, unknown to the engine
+        self.allowed_tokens: int = request.output_tokens  # its upper bound, which the engine knows
+        self.computed: int = 0  # tokens of prompt and answer that are in the KV cache
         self.generated: int = 0
         self.cached_at_admission: int = -1
         self.last_uncached: int = -1
@@ -100,10 +94,7 @@ class StepWork:
 
 
 class SimEngine(ABC):
-    """Base of both engine kinds: runs one workload under one planner.  A subclass sets `cache`.
-
-    The planner orders the waiting queue; None leaves it in stock order.
-    """
+    """Base of both engine kinds, which set `cache`: runs a workload under a planner, None for stock order."""
 
     def __init__(
         self, workload: Workload, planner: Planner | None, cost: StepTimes, progress: Progress = None
@@ -323,12 +314,11 @@ def block_tokens_of(workload: Workload) -> int:
 class BlockEngine(SimEngine):
     """A vLLM-like engine: one batch of prefill chunks and decodes a step, blocks, preemption.
 
-    Source: `vllm/v1/core/sched/scheduler.py` and `block_pool.py`.  Each step has a token budget.  Running
-    requests come first, each with one decode token or its next prefill chunk.  When blocks run out, the
-    youngest running request is preempted: it loses its blocks and returns to the head of the queue.  In a
-    step without preemption, waiting requests are admitted in queue order until budget, seats or blocks run
-    out.  Full blocks are visible to other requests as soon as they are scheduled, so siblings that are
-    admitted in the same step already hit.
+    Source: `vllm/v1/core/sched/scheduler.py` and `block_pool.py`.  Running requests come first, each with one
+    decode token or its next prefill chunk.  When blocks run out, the youngest is preempted: it loses its
+    blocks and returns to the head of the queue.  In a step without preemption, waiting requests are admitted
+    in queue order until budget, seats or blocks run out.  Full blocks are visible as soon as they are
+    scheduled, so siblings that are admitted in the same step already hit.
     """
 
     def __init__(
@@ -510,8 +500,7 @@ class RadixEngine(SimEngine):
     Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdder`), 0.5.9.  Whenever a
     waiting request can be admitted, a prefill batch runs next and decoding stands still.  The batch is full
     at the chunk size, the input budget or the seats, or when memory has no room beside the expected output of
-    running requests: what they may still generate, times a ratio that falls while decoding finds memory.  The
-    next batch continues a prompt that is longer than the rest of the chunk, as far as the same room goes.  A
+    running requests: what they may still generate, times a ratio that falls while decoding finds memory.  A
     prefix enters the tree when its prefill, or chunk, ends, so siblings in one batch do not hit.  When
     decoding runs out of memory, requests with the fewest generated tokens are retracted and queue again.
 
@@ -615,9 +604,8 @@ class RadixEngine(SimEngine):
     def next_chunk(self, job: Job, budget: int) -> int:
         """Return how many tokens the next batch computes of a prompt that one batch cannot finish.
 
-        Under shortest prefill first, the chunk leaves room for shorter requests at the head of the queue:
-        those with fewer uncached tokens than the rest of `job`, as long as one token of the budget stays.  A
-        planning cycle runs first, as SGLang sorts its queue first; then O(requests counted).  Source:
+        Under shortest prefill first, the chunk leaves room for requests at the head of the queue with fewer
+        uncached tokens than the rest of `job`, as long as one token of the budget stays.  Source:
         `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
         """
         remaining = job.total_tokens - job.computed

@@ -54,9 +54,8 @@ class Site:
     news_s: float = 0.0  # delay of news from the replica to the router
     # uncached tokens of each request sent there that has no first token yet, by id
     queued: dict[str, int] = field(default_factory=dict)
-    running: dict[str, None] = field(
-        default_factory=dict
-    )  # ids of those with a first token that have not ended
+    # ids of those that have a first token and have not ended
+    running: dict[str, None] = field(default_factory=dict)
 
     @property
     def queued_tokens(self) -> int:
@@ -123,10 +122,7 @@ def round_robin(_: Arrival, sites: list[Site]) -> Site:
 
 
 class EarlyRouter(Router):
-    """Chooses a replica by `rule` when a request arrives.  Without any replica, requests wait for one.
-
-    The rule's list of replicas begins with the next one each time, so ties go round if it takes the first.
-    """
+    """Chooses a replica by `rule` when a request arrives, of a list that begins with the next each time."""
 
     def __init__(self, rule: Callable[[Arrival, list[Site]], Site] = round_robin) -> None:
         super().__init__()

@@ -41,15 +41,9 @@ def simulate(
 ) -> dict[str, Any]:
     """Run `workload` under the policy `label`; return the figures of `peek simulate --json`.
 
-    A workload whose requests all warm up is a `WorkloadError`.
-
-    Args:
-        label: a policy label, see `PeekConfig.from_label`.
-        cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
-        timer: returns seconds of real time, for `plan_us`; without it these figures are 0.
-        cost: step times; None takes the paper's hardware and model for this cell.
-        watch: called once with all finished jobs, in order of arrival.
-        targets: targets of `goodput`, which has the share of requests that met each.
+    `cache` is "radix" (SGLang-like engine) or "blocks" (vLLM-like), `cost` None the paper's for this cell.
+    `timer` returns seconds of real time, for `plan_us`.  `watch` is called once with all jobs, in order of
+    arrival.  `targets` are those of `goodput`.  `WorkloadError` if all requests warm up.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
@@ -108,9 +102,8 @@ class PlanMeter:
 def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS) -> dict[str, Any]:
     """Compute the metrics of a run over all jobs that arrived after the warm-up.
 
-    `goodput` is the share of requests that met both parts of a target.  `slowdown` is a request's time in the
-    system over that time without the wait in the queue.  `job_s` is there where requests have sessions: the
-    time from the arrival of a session's first turn to the end of its last answer.
+    `slowdown` is a request's time in the system over that time without the wait in the queue.  `job_s` is
+    there where requests have sessions.
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]

@@ -1,10 +1,9 @@
 """Read recorded traffic as a workload: traces in Mooncake's format, and sessions for a closed loop.
 
 A trace has one JSON object per line, plain or compressed by gzip, xz or Zstandard:
-`{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
-hash id per block of the prompt; the last block may be partial.  Ids are chained: equal ids mean equal
-prefixes up to the end of the block, so they can serve as symbols.  A row may also give the tokens of a
-block (`"block_tokens"`, as `peek trace` writes it) and a tenant (`"tenant"`).
+`{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one hash id per
+block of the prompt; the last block may be partial.  Equal ids mean equal prefixes up to the end of the block,
+so they can serve as symbols.  A row may also have `"block_tokens"` and `"tenant"`.
 
 Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`, the seconds from the end of the
 answer before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and
@@ -57,19 +56,15 @@ class TraceRow:
 def read_mooncake(
     path: str | PathLike[str], *, block_tokens: int | None = None, limit: int | None = None
 ) -> Workload:
-    """Read a trace file into a workload.
+    """Read a trace file, or the first `limit` rows of it, into a workload that is named after the file.
 
     Symbols are the hash ids of the *full* blocks, renumbered 0, 1, ... in order of their first appearance.
     The tokens of a partial last block count in `num_tokens` only, as no cache reuses part of a block.  Rows
     are sorted by time, and the earliest request arrives at 0.
 
-    The workload is named after the file, with load "trace" and seed 0.  The arena holds four requests as long
-    as the longest (prompt and output), and at least 50,000 tokens, in whole blocks.  With less than one such
-    request the trace could not finish, and far above four there is no memory pressure to study.
-
-    A compressed file is known by content or name.  `block_tokens` are the tokens per hash id, which become
-    `unit_tokens`; None takes those of the rows, else 512.  `limit` is the number of rows to read from the
-    start of the file; None reads all.
+    The arena holds four requests as long as the longest (prompt and output), and at least 50,000 tokens.
+    With less than one the trace could not finish, and far above four there is no memory pressure to study.
+    `block_tokens` are the tokens per hash id, the `unit_tokens`; None takes those of the rows, or 512.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
@@ -127,17 +122,10 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
 
     The first row decides the format of all rows.  With `hash_ids`, rows are those of `read_mooncake`, and a
     session begins at the `timestamp` of its first turn.  Else rows have `tokens`, one symbol each, and
-    `at_session_rate` draws when sessions begin.  Rows may come in any order.
+    `at_session_rate` draws when sessions begin.  Rows may come in any order.  There is no warm-up.
 
-    The workload has load "sessions" and no warm-up; where rows have times, no `session_rate`, and seed 0.
-
-    Args:
-        path: file, as for `read_mooncake`.
-        rate: mean number of sessions that begin in a second; not used where rows have times.
-        seed: seed of the draws; not used where rows have times.
-        limit: number of sessions to take from the start; of other sessions only the name is checked.
-
-    Cost: O(tokens); memory for four bytes per token or block that is kept.
+    `limit` is the number of sessions to take from the start; of others only the name is checked.  O(tokens);
+    memory for four bytes per token or block that is kept.
     """
     found = _Sessions(path, limit)
     requests = with_answers(found.requests(), found.unit_tokens)
@@ -253,10 +241,7 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
 
 
 def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], Row]) -> Iterator[Row]:
-    """Call `check` with each row and its line number, from 1; yield the results.
-
-    Adds the file and, for a fault of a row, its line to every `WorkloadError`.
-    """
+    """Yield `check` of each row and its line, from 1; adds file and line to every `WorkloadError`."""
     number = 0
     packing = ""
     empty = True

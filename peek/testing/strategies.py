@@ -39,10 +39,7 @@ def prompts() -> SearchStrategy[tuple[int, ...]]:
 
 
 def queues(min_size: int = 1, max_size: int = 8, unit: int = 1) -> SearchStrategy[tuple[Arrival, ...]]:
-    """Requests `r0`, `r1`, ... in arrival order, the first at 0, all before `NOW`; some come together.
-
-    `unit` are the tokens per symbol.
-    """
+    """Requests `r0`, `r1`, ... in arrival order, the first at 0, all before `NOW`; `unit` tokens a symbol."""
     return _rows(min_size, max_size).map(partial(_queue, unit))
 
 

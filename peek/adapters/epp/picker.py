@@ -32,9 +32,7 @@ logger = logging.getLogger(__name__)
 
 ASIDE_S: Final = 60.0  # for which the fewest requests decide after an error; then a new planner begins
 HUNG_S: Final = 5.0  # seconds that a call of the planner may run, until it counts as hung
-LONGEST_READ: Final = (
-    2**23
-)  # bytes of a body whose prompt is looked for (late: `ROOM`); longer is mostly images
+LONGEST_READ: Final = 2**23  # bytes of a body that is read, `ROOM` while late; longer ones are mostly images
 MOST_CALLS: Final = 5_000  # that may wait for their turn; more are more than the planner can catch up with
 REST_S: Final = 1.0  # seconds for which an endpoint gets nothing after another served; doubled each time
 LONGEST_REST_S: Final = 30.0  # upper bound of such a rest, in seconds
@@ -42,21 +40,13 @@ LONGEST_REST_S: Final = 30.0  # upper bound of such a rest, in seconds
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a picker.
+    """Settings of a picker."""
 
-    Attributes:
-        cache_tokens: prefix cache of an endpoint; four bytes of a prompt count as a token.
-        seats: requests that an endpoint computes at once, its max_num_seqs; 0: not known.
-        stickiness: as in `FleetConfig`.
-        decode_tokens: expected length of an answer, tokens, unless the request allows fewer.
-        deadline_s: seconds that the planner may take for a request.
-    """
-
-    cache_tokens: int = 200_000
-    seats: int = 256
-    stickiness: float = 4.0
-    decode_tokens: int = 128
-    deadline_s: float = 0.1
+    cache_tokens: int = 200_000  # prefix cache of an endpoint; four bytes of a prompt count as a token
+    seats: int = 256  # requests that an endpoint computes at once, its max_num_seqs; 0: not known
+    stickiness: float = 4.0  # as in `FleetConfig`
+    decode_tokens: int = 128  # expected length of an answer, tokens, unless the request allows fewer
+    deadline_s: float = 0.1  # seconds that the planner may take for a request
 
     def __post_init__(self) -> None:
         require_within("cache_tokens", self.cache_tokens, 0, 2**60)

@@ -26,9 +26,7 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 1.0  # seconds between two reads of the list of endpoints, names looked up anew
 GRACE_S: Final = 5.0  # seconds that requests under way may take after SIGTERM; others are refused
 SWITCH_S: Final = 0.0005  # seconds for which a thread keeps the interpreter while the other one waits
-LONGEST_MESSAGE: Final = (
-    2**25 + 2**20
-)  # bytes: the longest body of deploy/envoy-epp.yaml, and what is around it
+LONGEST_MESSAGE: Final = 2**25 + 2**20  # bytes: the longest body of deploy/envoy-epp.yaml, and more around it
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
 SERVING: Final = b"\x08\x01"  # gRPC's `HealthCheckResponse` of status SERVING; its only field is a number

@@ -87,10 +87,7 @@ class FleetLoadBalancer:
     async def acquire_server(
         self, request_id: str, prompt_ids: list[int] | None = None, **_: Any
     ) -> tuple[str, Any]:
-        """Return the server for a request, and its handle, once there is room for it.
-
-        `RuntimeError` if there is no server, `QueueFull` if too many wait.
-        """
+        """Return a server and its handle once there is room; `RuntimeError` if there is none, `QueueFull`."""
         server = ""
         while server not in self._servers:  # the chosen one may be gone by now
             if not self._servers:
