@@ -66,7 +66,7 @@ class Job:
         return self.prompt_tokens + self.generated
 
     def note_admission(self, now: float, cached: int) -> None:
-        """Record an admission with a hit of `cached` tokens; only the first one counts in the figures."""
+        """Record an admission with a hit of `cached` tokens, once `computed` is set; the first one counts."""
         self.last_uncached = self.total_tokens - self.computed
         if self.cached_at_admission < 0:
             self.cached_at_admission = cached

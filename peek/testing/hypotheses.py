@@ -41,7 +41,6 @@ else:
 
 def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], examples: int | None) -> None:
     """Call `check` with examples, None: as many as set; `AssertionError` of the smallest that fails."""
-    need_hypothesis()
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis.errors import Flaky
 
