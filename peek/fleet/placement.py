@@ -214,8 +214,7 @@ class Placement:
     def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
         """Return the home, None if there is no replica, and the prompt tokens that the request adds there.
 
-        A paused replica is no home unless all are paused, a leaving one never.  Asks R views, at most `ASKED`
-        in a large fleet.
+        A paused replica is no home unless all are, a leaving one never.  Asks R views, or at most `ASKED`.
         """
         home = self._sessions.get((ticket.request.namespace, ticket.request.session), _NEW)[0]
         moves_from = home if home in self._replicas else ""

@@ -118,8 +118,7 @@ class RadixCache:
     def match(self, key: bytes, namespace: str, max_symbols: int) -> RadixNode:
         """Return the node where the longest cached prefix of the first `max_symbols` symbols ends.
 
-        The node's depth is the length of that prefix in symbols.  A node in which the prefix ends is split.
-        Refreshes the recency of the path.
+        A node in which the prefix ends is split.  Refreshes the recency of the path.
         """
         node = self._root_for(namespace)
         n: i64 = min(len(key), max_symbols << 2)
@@ -194,10 +193,9 @@ class RadixCache:
             current = parent
 
     def evict(self, tokens: int, score: Callable[[int], float] | None = None) -> int:
-        """Evict unlocked leaves until at least `tokens` tokens are freed or no leaf is left.
+        """Evict unlocked leaves until `tokens` tokens are freed or no leaf is left; return the tokens freed.
 
-        `score` returns the demand by node id; None evicts the least recently used leaf first.  Returns the
-        number of tokens freed.
+        `score` returns the demand by node id; None evicts the least recently used leaf first.
         """
         freed: i64 = 0
         if score is not None:

@@ -281,9 +281,8 @@ def simulate_fleet(
 ) -> dict[str, Any]:
     """Run `workload` on a fleet whose engines have the policy `label`; return the figures of the run.
 
-    They are those of `simulate`, and `replicas`, `router` and `stale_s`.  `imbalance` is the most prefill
-    tokens that a replica computed, over the mean; `decision_us` is the router's time per decision.  Arguments
-    are those of `simulate`; `router`, if given, replaces `shape.router`.
+    They are those of `simulate` and of `shape`.  `imbalance` is the most prefill tokens that a replica
+    computed, over the mean.  Arguments are those of `simulate`; `router`, if given, replaces `shape.router`.
     """
     if shape.stale_s > 0.0 and cache != "blocks":
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")

@@ -218,10 +218,9 @@ class PrefixAffinity(EarlyRouter):
     """Sends a request where the longest prefix of it was sent, while the replicas are evenly loaded.
 
     The documented rules of Ray Serve and of SGLang's router.  The load is uneven if the most outstanding
-    requests of a replica exceed the fewest by more than `apart`, and are more than `ratio` times as many.
-    Then the one with the fewest of `drawn` replicas (0: all) gets the request.  A prefix counts as a match
-    from the part `match` of the prompt on; without one, the replica that was sent the fewest symbols gets the
-    request.  The record is not bounded.
+    requests of a replica exceed the fewest by more than `apart`, and are more than `ratio` times as many;
+    then the fewest of `drawn` replicas (0: all) decide.  A prefix counts from the part `match` of the prompt
+    on; without one, the fewest symbols sent decide.  The record is not bounded.
     """
 
     def __init__(self, apart: int, ratio: float, match: float, drawn: int) -> None:

@@ -1,14 +1,8 @@
 """The specification in code: a tree, a cache and a walk that are slow and obviously right.
 
 Everything here follows its definition, and is computed by looking at all requests or all cached sequences.
-Nothing is imported from the rest of the library, so an error cannot be shared.
-
-| here | specifies |
-|---|---|
-| `NaivePendingTree` | `peek.PendingTree` |
-| `NaiveCache` | an engine's prefix cache and its own longest-prefix match |
-| `NaiveCacheView` | what a `peek.CacheView` answers for such a cache |
-| `naive_walk` | `peek.DualWalk` |
+Nothing is imported from the rest of the library, so an error cannot be shared.  `NaivePendingTree` specifies
+`PendingTree`, `NaiveCache` an engine's cache, `NaiveCacheView` a `CacheView` of it, `naive_walk` `DualWalk`.
 
 A *place* is `(namespace, symbols from the root)`; it names a tree node, a cached node, a cursor or a key.
 """

@@ -289,8 +289,7 @@ class Decider:
     def _share(self) -> int:
         """Return how many seats of each replica are left to the other routers; -1 if there are enough seats.
 
-        When seats are too few, each router gets its share by its number of requests.  Otherwise a router that
-        holds all seats would take each free seat before the others hear of it.
+        Without shares, a router that holds all seats would take each free one before the others hear of it.
         """
         mine = len(self._under_way) + len(self._waiting)
         seats = seats_of(self._options)

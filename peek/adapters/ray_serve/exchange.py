@@ -42,8 +42,7 @@ class Exchange:
     ) -> tuple[list[Loads], list[Asked], int]:
         """Take a router's loads, and the requests that it `sent` since its last call.
 
-        Returns the loads of the other routers, the remembered prompts that they sent since `heard`, and the
-        number to pass as `heard` next time; it is 0 at first.
+        Returns the others' loads, their prompts since `heard`, 0 at first, and the next `heard`.
         """
         now = self._clock()
         self._loads[router] = (now, loads)
