@@ -39,10 +39,11 @@ from bench.arena.kinds import ARENAS, KINDS, LOADS, TUNING, at_load, build
 from bench.evaluation.record import real_engine
 from bench.evaluation.streams import as_tokens
 from bench.evaluation.streams import build as build_stream
+from bench.tiered import Tier, TieredEngine
 from bench.tiers import COMPUTED_PER_S, FOUR, TIMES
 from peek.config import PeekConfig
 from peek.simulation.cost import cost_model_for
-from peek.simulation.engines import BlockEngine, Job, StepWork, Tier
+from peek.simulation.engines import Job
 from peek.simulation.simulate import figures, make_planner
 from peek.simulation.workload import Workload
 
@@ -62,7 +63,7 @@ def head_of(planner: Any, now: float) -> Head:
     return now, [each.request_id for each in planner.upcoming(FORETOLD[-1])]
 
 
-class PrefetchingEngine(BlockEngine):
+class PrefetchingEngine(TieredEngine):
     """An engine that loads in advance, while the link is idle, what the requests that are up soon will need.
 
     Attributes:
@@ -126,17 +127,17 @@ class PrefetchingEngine(BlockEngine):
                     if len(self._buffer) > self._room:
                         self._buffer.popitem(last=False)
 
-    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
+    def _try_admit(self, job: Job, budget: int) -> int:
         missing = self._missing(job)
         ready = sum(symbol in self._buffer for symbol in missing)
-        tokens = super()._try_admit(job, budget, work)
+        tokens = super()._try_admit(job, budget)
         if tokens:
             if not job.preemptions:
                 self.shares[0] += ready * self.block_tokens
                 self.shares[1] += (len(missing) - ready) * self.block_tokens
             for symbol in missing:
                 self._buffer.pop(symbol, None)
-            work.loading_s -= ready * self.load_s
+            self.loading_s -= ready * self.load_s
             self.stalled_s += (len(missing) - ready) * self.load_s
         return tokens
 
@@ -160,7 +161,7 @@ def run(workload: Workload, policy: str, mode: str, tier: Tier) -> dict[str, flo
     planner = None if config.is_stock else make_planner(config, "blocks", None)
     engine = PrefetchingEngine(workload, planner, TIMES, tier=tier, mode=mode)
     jobs = engine.run()
-    found = figures(workload, jobs, tiered=True)
+    found = figures(workload, jobs)
     prompts = sum(each.num_tokens for each in workload.requests)
     return {
         "ttft": found["ttft_s"]["mean"],

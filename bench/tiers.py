@@ -33,12 +33,13 @@ import numpy as np
 
 from bench.arena.cells import show
 from bench.arena.kinds import ARENAS, KINDS, LOADS, TUNING, at_load, build
+from bench.tiered import HostTier, Tier, TieredEngine, tier_hit
 from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.protocols import CacheView
 from peek.simulation.caches import BlockCache
 from peek.simulation.cost import cost_model_for
-from peek.simulation.engines import BlockEngine, Job, StepWork, Tier
+from peek.simulation.engines import Job
 from peek.simulation.simulate import figures, make_planner
 from peek.simulation.workload import SimRequest, Workload
 
@@ -76,8 +77,9 @@ class Cell(NamedTuple):
 class Whole:
     """The view of a cache and its tier together."""
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(self, cache: BlockCache, tier: HostTier) -> None:
         self._cache = cache
+        self._tier = tier
         self.unit_tokens: int = cache.unit_tokens
         self.block_symbols = 1
 
@@ -89,11 +91,9 @@ class Whole:
         return self._cache.root(namespace)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        tier = self._cache.tier
-        assert tier is not None
         count = 0
         for symbol in segment:
-            if not (self._cache.holds(symbol) or tier.holds(symbol)):
+            if not (self._cache.holds(symbol) or self._tier.holds(symbol)):
                 break
             count += 1
         return count, segment[count - 1] if count else cursor
@@ -102,18 +102,19 @@ class Whole:
         return self._cache.node_id(cursor)
 
 
-class TierAsCached(BlockEngine):
+class TierAsCached(TieredEngine):
     """An engine whose planner does not distinguish cache and tier."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._whole = Whole(self.cache)
+        assert self.tier is not None
+        self._whole = Whole(self.cache, self.tier)
 
     def view(self) -> CacheView:
         return self._whole
 
 
-class NextUseKnown(BlockEngine):
+class NextUseKnown(TieredEngine):
     """An engine that evicts the block that is needed last, as far as another run has foretold it.
 
     Attributes:
@@ -133,8 +134,8 @@ class NextUseKnown(BlockEngine):
             for symbol in job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]:
                 self._uses.setdefault(symbol, deque()).append((place, name))
 
-    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
-        tokens = super()._try_admit(job, budget, work)
+    def _try_admit(self, job: Job, budget: int) -> int:
+        tokens = super()._try_admit(job, budget)
         if tokens:
             self.order.setdefault(job.request_id, len(self.order))
         return tokens
@@ -142,7 +143,7 @@ class NextUseKnown(BlockEngine):
     def _take(self, count: int) -> list[int]:
         if not self._uses:
             return super()._take(count)
-        return self.cache.take(count, self._soon, self.cache.n_blocks)
+        return self.take(count, self._soon, self.cache.n_blocks)
 
     def _soon(self, symbol: int) -> float:
         uses = self._uses.get(symbol)
@@ -151,7 +152,7 @@ class NextUseKnown(BlockEngine):
         return 1.0 / (1 + uses[0][0]) if uses else 0.0
 
 
-class ReturnsKnown(BlockEngine):
+class ReturnsKnown(TieredEngine):
     """An engine that evicts last what a session between two turns has cached, if the session returns soon."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -166,8 +167,8 @@ class ReturnsKnown(BlockEngine):
             for symbol in self.make_job(request, at_s).symbols:
                 self._pauses.setdefault(symbol, {})[request.request_id] = (self.now, at_s)
 
-    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
-        tokens = super()._try_admit(job, budget, work)
+    def _try_admit(self, job: Job, budget: int) -> int:
+        tokens = super()._try_admit(job, budget)
         if tokens:
             for symbol in job.symbols:
                 self._pauses.get(symbol, {}).pop(job.request_id, None)
@@ -178,7 +179,7 @@ class ReturnsKnown(BlockEngine):
         super().release(job)
 
     def _take(self, count: int) -> list[int]:
-        return self.cache.take(count, self._soon, self.cache.n_blocks)
+        return self.take(count, self._soon, self.cache.n_blocks)
 
     def _soon(self, symbol: int) -> float:
         pauses = self._pauses.get(symbol)
@@ -218,19 +219,21 @@ def run(workload: Workload, policy: str, tier: Tier | None) -> dict[str, float]:
     if policy == KNOWN:
         admitted: dict[str, int] = {}
         for _ in range(3):
-            knowing = NextUseKnown(workload, planner(), TIMES, tier=tier)
-            knowing.foretell(admitted)
-            jobs = knowing.run()
-            admitted = knowing.order
+            engine: TieredEngine = NextUseKnown(workload, planner(), TIMES, tier=tier)
+            assert isinstance(engine, NextUseKnown)
+            engine.foretell(admitted)
+            jobs = engine.run()
+            admitted = engine.order
     else:
-        jobs = ENGINES.get(policy, BlockEngine)(workload, planner(), TIMES, tier=tier).run()
-    found = figures(workload, jobs, tiered=True)
+        engine = ENGINES.get(policy, TieredEngine)(workload, planner(), TIMES, tier=tier)
+        jobs = engine.run()
+    found = figures(workload, jobs)
     timed = {
         column: found[name]["p99" if column == "p99" else "mean"]
         for column, name in TIMED.items()
         if name in found
     }
-    return {**timed, "hit": found["cache_hit"], "tier hit": found["tier_hit"]}
+    return {**timed, "hit": found["cache_hit"], "tier hit": tier_hit(workload, engine)}
 
 
 def run_cell(cell: Cell) -> dict[str, dict[str, float]]:

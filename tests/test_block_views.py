@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.walks import place_of
+from support.walks import peak_demand, place_of
 
 from peek import DualWalk, InvalidCache, PendingTree
 from peek.eviction.index import MarkIndex, demand_of
@@ -133,7 +133,7 @@ def test_every_cached_block_that_is_read_has_demand(scene: Scene, data: st.DataO
             assert found is not None, (name, end)
             place = place_of(found)
             assert place in scene.twin.nodes()
-            assert demand_of(found)[0] == scene.twin.peak_demand(place)
+            assert demand_of(found)[0] == peak_demand(scene.twin, place)
     readable = {
         key[1][:end]
         for key in scene.twin.waiting.values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.walks import place_of
+from support.walks import peak_demand, place_of, shared_levels, symbols_of
 
 from peek import DualWalk, PendingTree
 from peek.eviction.index import MarkIndex, demand_of
@@ -130,10 +130,10 @@ def test_the_node_found_is_the_most_needed_that_reads_it(scene: Scene) -> None:
         assert place in nodes
         assert scene.needs(place, cached_node)
         assert edge_start(scene, place) < len(cached_node[1]), "an edge that starts below the cached node"
-        assert demand_of(found)[0] == scene.twin.peak_demand(place)
-        assert demand_of(found)[1] == scene.twin.shared_levels(place)
+        assert demand_of(found)[0] == peak_demand(scene.twin, place)
+        assert demand_of(found)[1] == shared_levels(scene.twin, place)
         ends_here = [node for node in nodes if ends_in(scene, node, cached_node)]
-        assert demand_of(found)[0] >= max(map(scene.twin.peak_demand, ends_here), default=1)
+        assert demand_of(found)[0] >= max((peak_demand(scene.twin, node) for node in ends_here), default=1)
 
 
 def edge_start(scene: Scene, pending_node: Place) -> int:
@@ -296,12 +296,12 @@ def test_a_symbol_stands_under_the_demand_of_its_node(steps: list[tuple[Key, boo
 
 def assert_symbols(tree: PendingTree, twin: NaivePendingTree, pages: Pages) -> None:
     paths = {symbols[-1]: (ns, symbols) for key in twin.waiting.values() for ns, symbols in prefixes(key)}
-    for symbol in pages.symbols_in_use():
+    for symbol in symbols_of(pages):
         found = tree.owner(symbol)
         assert (found is None) == (symbol not in paths)
         if found is not None:
             namespace, symbols = paths[symbol]
             place = place_of(found, namespace)
             assert place[1][: len(symbols)] == symbols
-            assert demand_of(found)[0] == twin.peak_demand(place)
-            assert demand_of(found)[1] == twin.shared_levels(place)
+            assert demand_of(found)[0] == peak_demand(twin, place)
+            assert demand_of(found)[1] == shared_levels(twin, place)

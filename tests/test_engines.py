@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # behind everything, as in test_evaluation_pages
+
+from bench.tiered import Tier, TieredEngine
 from peek.config import PeekConfig
 from peek.simulation.cost import CostModel
 from peek.simulation.engines import (
@@ -19,7 +24,6 @@ from peek.simulation.engines import (
     RadixEngine,
     SimEngine,
     StepWork,
-    Tier,
 )
 from peek.simulation.simulate import make_planner
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
@@ -72,10 +76,6 @@ class WatchedBlocks(Watched, BlockEngine):
             for block, name in zip(job.blocks, names, strict=False):
                 assert holds.setdefault(block, name) == name, "shared, with other contents"
         assert len(holds) == self.cache.n_blocks - self.cache.free_blocks
-        if self.tier is not None:
-            below = self.tier.names()
-            assert len(below) <= self.tier.n_blocks
-            assert not any(map(self.cache.holds, below))
         now_admitted = [job for step, job in self.admissions if step == self.steps]
         assert not self.preempted or all(job.preemptions for job in now_admitted), "overtaken"
 
@@ -268,6 +268,15 @@ def check_arrival(engine: Watched, job: Job) -> None:
         assert job.arrival_s in [other.finished_s for other in engine.jobs.values()]
 
 
+class WatchedTier(WatchedBlocks, TieredEngine):
+    def check_memory(self, work: StepWork) -> None:
+        super().check_memory(work)
+        assert self.tier is not None
+        below = self.tier.names()
+        assert len(below) <= self.tier.n_blocks
+        assert not any(map(self.cache.holds, below))
+
+
 class StepsSeen(CostModel):
     """Adds up what it has said."""
 
@@ -295,21 +304,21 @@ def test_with_a_tier(workload: Workload, label: str | None, chunk: int, tokens: 
         client_concurrency=None,
     )
     times = StepsSeen()
-    engine = WatchedBlocks(
+    engine = WatchedTier(
         at_once, planner, times, max_batched_tokens=chunk, tier=Tier(tokens, tokens_per_s=1000.0)
     )
     jobs = engine.run()
     whole = not any(job.preemptions for job in jobs)
     for job in jobs:
-        found = job.cached_at_admission + job.loaded_at_admission
+        found = job.cached_at_admission + engine.loaded[job.request_id]
         assert job.preemptions or job.prefill_tokens == job.prompt_tokens - found
     for position, (_, job) in enumerate(engine.admissions):
-        found = job.cached_at_admission + job.loaded_at_admission
+        found = job.cached_at_admission + engine.loaded[job.request_id]
         most = reusable(engine, position) // engine.block_tokens * engine.block_tokens
         assert job.preemptions or found <= most
         assert tokens < 10**6 or chunk < 8192 or not whole or found == most
     if whole:  # no idle time, and each loaded once
-        loaded = sum(job.loaded_at_admission for job in jobs)
+        loaded = sum(engine.loaded.values())
         assert engine.now == pytest.approx(times.said_s + loaded / 1000.0)
     assert_empty(engine)
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.loops import in_a_loop
 
@@ -494,6 +494,7 @@ def test_a_key_is_of_the_beginning_and_the_rest_counts_by_its_length(ids: bool) 
     ),
     st.integers(0, 200),
 )
+@example([0], 4)
 def test_what_is_short_is_read_as_it_is_and_nothing_is_changed(call: Any, room: int) -> None:
     before = deepcopy(call)
     assert beginning_of([call], {}) == prompt_of([call], {})

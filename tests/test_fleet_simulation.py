@@ -83,6 +83,21 @@ def test_no_replica_is_left_to_answer(stale_s: float) -> None:
         simulate_fleet(part_of("w1c", 80), "peek", shape)
 
 
+def test_a_workload_that_cannot_end_is_named_as_on_one_engine() -> None:
+    base = part_of("w1c", 3)
+    first, second, third = base.requests
+    for requests, message in (
+        ((first, second, first), "two requests have one id"),
+        ((first, replace(second, after="z")), "comes after z, not there"),
+        (
+            (first, replace(second, after=third.request_id), replace(third, after=second.request_id)),
+            "requests come after each other in a circle",
+        ),
+    ):
+        with pytest.raises(WorkloadError, match=message):
+            simulate_fleet(replace(base, requests=requests), "peek", FleetShape("peek", [1.0, 1.0]))
+
+
 def test_a_request_that_fits_nowhere() -> None:
     workload = replace(part_of("w1c", 3), arena_tokens=2000)
     with pytest.raises(MemoryError, match="the arena of 2000 tokens cannot hold request w1c-0"):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, Arrival, Scene, cache_of, ids, planner_of, rows_of, scenes
+from support.queues import NOW, Arrival, Scene, cache_of, facts_of, ids, planner_of, rows_of, scenes
 
 from peek import (
     ClpmScheduler,
@@ -91,7 +91,7 @@ def test_the_label_interleaves_group_major_with_sections_and_arrival(scene: Scen
     """First cycle of `clpm+gm+dl`, share moved one step from 0.3; its ties are checked elsewhere."""
     planner = scene.planner("clpm+gm+dl")
     order = planner.plan(scene.cache(), scene.now)
-    if not any(fact.cluster is not None or fact.cached_len > 0 for fact in scene.facts()):
+    if not any(fact.cluster is not None or fact.cached_len > 0 for fact in facts_of(scene)):
         return
     prepared = scene.prepare()
     cache_lane = ClpmScheduler(group_major=True).order(prepared.queue, prepared.cycle)

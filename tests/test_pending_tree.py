@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.walks import place_of
+from support.walks import place_of, symbols_of
 
 from peek import DuplicateRequest, InvalidKey, PeekError, PendingRequest, PendingTree, UnknownRequest
 from peek.testing.twins import NaivePendingTree, Pages, Place
@@ -214,7 +214,7 @@ class ChainedTreeMachine(TreeMachine):
 
     @invariant()
     def owners(self) -> None:
-        for symbol in self.pages.symbols_in_use():
+        for symbol in symbols_of(self.pages):
             node = self.tree.owner(symbol)
             needed = sum(symbol in symbols for _, symbols in self.twin.waiting.values())
             assert (0 if node is None else node.count) == needed

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.queues import NOW, PROMPTS, Arrival, Scene, caches, planner_of, queues, rows_of, scenes
+from support.queues import NOW, PROMPTS, Arrival, Scene, caches, facts_of, planner_of, queues, rows_of, scenes
 
 from peek import (
     PRESETS,
@@ -130,7 +130,7 @@ def test_nothing_shared_but_something_cached_is_for_the_policy(
     label: str, data: st.DataObject, rows: tuple[Arrival, ...]
 ) -> None:
     scene = Scene(apart(rows), data.draw(caches(apart(rows))))
-    assume(any(fact.cached_len > 0 for fact in scene.facts()))
+    assume(any(fact.cached_len > 0 for fact in facts_of(scene)))
     config = PeekConfig.from_label(label)
     policy = config.build_policy()
     policy.needs_sharing = False

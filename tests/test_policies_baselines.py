@@ -9,7 +9,20 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, PIECES, TAU, Arrival, Fact, Scene, cache_of, ids, planner_of, rows_of, scenes
+from support.queues import (
+    NOW,
+    PIECES,
+    TAU,
+    Arrival,
+    Fact,
+    Scene,
+    cache_of,
+    facts_of,
+    ids,
+    planner_of,
+    rows_of,
+    scenes,
+)
 from test_policies_clpm import naive_sections
 
 from peek import DfsWeight, FirstCome, Hrrn, LongestPrefix, PeekConfig, PendingRequest, ShortestPrefill
@@ -37,7 +50,7 @@ def test_first_come_is_arrival_order(scene: Scene) -> None:
 
 @given(scene=scenes(under_way=True))
 def test_longest_prefix_is_sglangs(scene: Scene) -> None:
-    facts = scene.facts()
+    facts = facts_of(scene)
     late = deferred(facts)
     expected = by(facts, lambda fact: inf if fact.request_id in late else -fact.cached_len)
     assert scene.prepare().order(LongestPrefix()) == expected
@@ -80,7 +93,7 @@ def test_a_deferred_sibling_goes_behind_everybody() -> None:
 
 @given(scene=scenes(under_way=True))
 def test_shortest_prefill_is_by_uncached_tokens(scene: Scene) -> None:
-    facts = scene.facts()
+    facts = facts_of(scene)
     late = deferred(facts)
     expected = by(facts, lambda fact: (fact.request_id in late, max(1, fact.uncached)))
     prepared = scene.prepare()
@@ -101,7 +114,7 @@ def test_hrrn_is_work_done_since_arrival_over_uncached(scene: Scene, work_done: 
     scene = replace(
         scene, rows=tuple(replace(r, arrival_work=min(r.arrival_work, work_done)) for r in scene.rows)
     )
-    facts = scene.facts()
+    facts = facts_of(scene)
     late = deferred(facts)
 
     def ratio(fact: Fact) -> float:
@@ -143,7 +156,7 @@ def matched_paths(scene: Scene) -> dict[tuple[object, ...], list[str]]:
     A namespace is part of the first step, as SGLang's `extra_key` is: there is one root.
     """
     stopped = defaultdict(list)
-    for fact in scene.facts():
+    for fact in facts_of(scene):
         symbols = fact.row.symbols[: fact.cached_len // scene.unit]
         steps = [(fact.row.namespace, symbol) for symbol in symbols]
         stopped[tuple(steps)].append(fact.request_id)

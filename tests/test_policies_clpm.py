@@ -7,7 +7,19 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, TAU, THETA, Arrival, Fact, Scene, cache_of, planner_of, rows_of, scenes
+from support.queues import (
+    NOW,
+    TAU,
+    THETA,
+    Arrival,
+    Fact,
+    Scene,
+    cache_of,
+    facts_of,
+    planner_of,
+    rows_of,
+    scenes,
+)
 
 from peek import ClpmScheduler, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM, assign_sections
@@ -50,7 +62,7 @@ def equation_1(facts: list[Fact], tau: int = TAU) -> list[str]:
 def test_sections_are_those_of_algorithm_2(scene: Scene, theta: int, tau: int) -> None:
     prepared = scene.prepare(theta)
     assign_sections(prepared.queue, tau)
-    assert prepared.sections() == naive_sections(scene.facts(theta), tau)
+    assert prepared.sections() == naive_sections(facts_of(scene, theta), tau)
 
 
 def sections_of(*keys: list[int], cached: list[int] | None = None, unit: int = 1) -> list[int]:
@@ -122,12 +134,12 @@ def test_who_waits_for_a_prefill_claims_no_head() -> None:
 
 @given(scene=scenes(under_way=True), theta=THETAS, tau=TAUS)
 def test_clpm_is_a_sort_by_equation_1(scene: Scene, theta: int, tau: int) -> None:
-    assert scene.prepare(theta).order(ClpmScheduler(theta, tau)) == equation_1(scene.facts(theta), tau)
+    assert scene.prepare(theta).order(ClpmScheduler(theta, tau)) == equation_1(facts_of(scene, theta), tau)
 
 
 @given(scene=scenes())
 def test_the_planner_feeds_clpm_what_equation_1_needs(scene: Scene) -> None:
-    facts = scene.facts()
+    facts = facts_of(scene)
     matters = any(fact.cluster is not None or fact.cached_len > 0 for fact in facts)
     expected = equation_1(facts) if matters else [fact.request_id for fact in facts]
     assert scene.plan("clpm") == expected
@@ -181,7 +193,7 @@ def group_major(facts: list[Fact], tau: int) -> list[str]:
 @given(scene=scenes(under_way=True), theta=THETAS, tau=TAUS)
 def test_group_major_is_cluster_by_cluster(scene: Scene, theta: int, tau: int) -> None:
     order = scene.prepare(theta).order(ClpmScheduler(theta, tau, group_major=True))
-    assert order == group_major(scene.facts(theta), tau)
+    assert order == group_major(facts_of(scene, theta), tau)
 
 
 @given(scene=scenes(min_size=4, under_way=True), tau=TAUS)
@@ -190,7 +202,7 @@ def test_members_of_a_cluster_are_neighbours_within_their_section(scene: Scene, 
     order = prepared.order(ClpmScheduler(tau=tau, group_major=True))
     place = {request_id: i for i, request_id in enumerate(order)}
     members = defaultdict(list)
-    for fact in scene.facts():
+    for fact in facts_of(scene):
         section = prepared.sections()[fact.request_id]
         if fact.cluster is not None:
             members[section, fact.cluster].append(place[fact.request_id])

@@ -9,7 +9,19 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, TAU, Arrival, Fact, Scene, cache_of, longest, planner_of, rows_of, scenes
+from support.queues import (
+    NOW,
+    TAU,
+    Arrival,
+    Fact,
+    Scene,
+    cache_of,
+    facts_of,
+    longest,
+    planner_of,
+    rows_of,
+    scenes,
+)
 
 from peek import InvalidConfig, PeekConfig, PeekPolicy
 from peek.planner.plan import ORDERED
@@ -43,7 +55,7 @@ class Definition:
     learned: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.facts = self.scene.facts()
+        self.facts = facts_of(self.scene)
         self.paid: set[Place] = set()
         for fact in self.facts:
             self.paid.update(p for p in prefixes(fact.row.place) if self.cached(p))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peek.config import PRESETS
 from peek.errors import InvalidConfig, WorkloadError
 from peek.simulation.cells import cell
-from peek.simulation.engines import Job, Tier
+from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, PlanMeter, Target, figures, simulate
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, with_answers
 
@@ -210,33 +210,6 @@ def test_the_warm_up_warms_the_cache_and_is_not_counted() -> None:
     assert (warm["requests"], warm["finished"], warm["prefill_tokens"]) == (2, 2, 1)
     assert warm["throughput_rps"] == pytest.approx(1.0 / warm["e2e_s"]["mean"])
     assert warm["ttft_s"]["p50"] < all_counted["ttft_s"]["p50"]
-
-
-def test_what_the_cache_has_lost_is_loaded_from_a_tier() -> None:
-    """Arrival order keeps nothing of three tenants: all but the first of each find their prefix there."""
-    tenants = three_tenants("blocks")
-    run = simulate(tenants, "fcfs+lru", "blocks", tier=Tier(100_000, 1e6))
-    alone = simulate(tenants, "fcfs+lru", "blocks")
-    assert (run["cache_hit"], run["tier_hit"]) == (0.0, alone["ideal_hit"])
-    assert run["prefill_tokens"] == alone["prefill_tokens"] - 5 * 256
-    slow = simulate(tenants, "fcfs+lru", "blocks", tier=Tier(100_000, 5 * 256.0))
-    last_s = [8 / each["throughput_rps"] for each in (run, slow)]
-    assert last_s[1] - last_s[0] == pytest.approx(1.0, rel=0.01)
-    assert "tier_hit" not in alone
-
-
-def test_what_is_loaded_makes_room_in_the_tier_first() -> None:
-    """A tier for two prompts: while B is loaded C falls in, and A need not go."""
-    jobs = list[Job]()
-    crowded = workload(*of_tenants("ABCBA", 256, 32), arena=352, seats=1)
-    simulate(crowded, "fcfs+lru", "blocks", watch=jobs.extend, tier=Tier(2 * 288, 1e6))
-    assert [job.cached_at_admission + job.loaded_at_admission for job in jobs] == [0, 0, 0, 256, 256]
-
-
-def test_a_radix_engine_has_no_tier() -> None:
-    with pytest.raises(WorkloadError) as raised:
-        simulate(three_tenants("radix"), "fcfs+lru", "radix", tier=Tier(100_000, 1e6))
-    assert str(raised.value) == "cache 'radix' has no tier; need \"blocks\""
 
 
 def test_where_all_warm_up_nothing_is_measured() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from peek.protocols import CacheTree, CacheView
-from peek.simulation.caches import BlockCache, HostTier, RadixCache, SymbolTable
+from peek.simulation.caches import BlockCache, RadixCache, SymbolTable
 from peek.testing.twins import Place, common_length, prefixes
 
 NAMESPACES = ["", "", "", "lora-1"]
@@ -319,14 +319,9 @@ Demand = Callable[[Place], float]
 
 
 class NaivePool:
-    """Blocks by number; the free queue is a list, a name is the whole prefix.
+    """Blocks by number; the free queue is a list, a name is the whole prefix."""
 
-    `fallen`: the names in a tier with so much room, None without one.
-    """
-
-    def __init__(self, n_blocks: int, room: int | None) -> None:
-        self.room = room
-        self.fallen: list[Place] = []
+    def __init__(self, n_blocks: int) -> None:
         self.free = list(range(n_blocks))
         self.users: Counter[int] = Counter()
         self.names: dict[int, Place] = {}
@@ -354,21 +349,13 @@ class NaivePool:
         return unneeded + sorted(needed, key=lambda block: scores[block]) + rest
 
     def take(self, ordered: list[int]) -> None:
-        lost = [self.names.pop(block) for block in ordered if block in self.names]
-        if self.room is not None:
-            self.fallen = [*self.fallen, *lost][-self.room :] if self.room else []
+        for block in ordered:
+            self.names.pop(block, None)
         self.use(ordered)
-
-    def found_below(self, prefixes: list[Place]) -> int:
-        return next((n for n, each in enumerate(prefixes) if each not in self.fallen), len(prefixes))
-
-    def load(self, prefixes: list[Place]) -> None:
-        self.fallen = [each for each in self.fallen if each not in prefixes]
 
     def name(self, block: int, prefix: Place) -> None:
         if prefix not in self.names.values():
             self.names[block] = prefix
-            self.load([prefix])
 
     def release(self, blocks: list[int]) -> None:
         """vLLM: last block first to the end of the queue, nameless ones to its front."""
@@ -381,12 +368,12 @@ class NaivePool:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Requests with one symbol per token: they load and take blocks, name some of them, and go."""
+    """Requests with one symbol per token: they take blocks, name some of them, and go."""
 
-    @initialize(n_blocks=st.integers(1, 12), room=st.none() | st.integers(0, 6))
-    def start(self, n_blocks: int, room: int | None) -> None:
-        self.cache = BlockCache(n_blocks, tier=None if room is None else HostTier(room))
-        self.twin = NaivePool(n_blocks, room)
+    @initialize(n_blocks=st.integers(1, 12))
+    def start(self, n_blocks: int) -> None:
+        self.cache = BlockCache(n_blocks)
+        self.twin = NaivePool(n_blocks)
         self.table = SymbolTable()
         self.jobs: list[list[int]] = []
         self.seen: dict[Place, int] = {}
@@ -416,13 +403,6 @@ class PoolMachine(RuleBasedStateMachine):
             return
         self.cache.use(blocks)
         self.twin.use(blocks)
-        if self.cache.tier is not None:
-            hit = len(blocks)
-            loaded = self.cache.tier.run(symbols, hit, limit)
-            assert loaded == self.twin.found_below(prefixes[hit:limit])
-            for symbol in symbols[hit : hit + loaded]:
-                self.cache.tier.drop(symbol)
-            self.twin.load(prefixes[hit : hit + loaded])
         taken = self.take(fresh, wanted, scan)
         for block, symbol, prefix in list(zip(taken, symbols[-fresh:], prefixes[-fresh:], strict=False))[
             :named
@@ -467,11 +447,6 @@ class PoolMachine(RuleBasedStateMachine):
         assert names == {place for place, symbol in self.seen.items() if cached_blocks(self.cache, [symbol])}
         assert names == self.snapshot[1] or self.cache.version != self.snapshot[0]
         self.snapshot = (int(self.cache.version), names)
-        tier = self.cache.tier
-        if tier is not None:
-            assert tier.names() == [self.seen[place] for place in self.twin.fallen]
-            assert len(tier.names()) <= tier.n_blocks
-            assert not names & set(self.twin.fallen)
 
 
 TestPoolMachine = PoolMachine.TestCase

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from support.queues import facts_of, naive_tree
 
 import peek.testing
 from peek.testing import Arrival, History, Replay, Scene, Step, check_policy, strategies
@@ -64,7 +65,7 @@ ONCE = settings(max_examples=2000, phases=[Phase.generate], database=None)
 
 def depths_shared(rows: tuple[Arrival, ...]) -> set[int]:
     """Depths at which two prompts or more are together and then part or end."""
-    tree = Scene(rows).naive_tree()
+    tree = naive_tree(rows)
     return {len(symbols) for (_, symbols), count in tree.nodes().items() if count >= 2}
 
 
@@ -110,10 +111,10 @@ def test_a_cache_for_an_empty_queue_is_empty() -> None:
 
 SCENES: dict[str, Callable[[Scene], bool]] = {
     "pages": lambda scene: scene.unit == 16,
-    "partly cached": lambda scene: any(0 < f.cached_len < f.num_tokens // 2 for f in scene.facts()),
-    "mostly cached": lambda scene: any(f.cached_len > f.num_tokens // 2 for f in scene.facts()),
-    "nothing cached": lambda scene: not any(f.cached_len for f in scene.facts()),
-    "under way": lambda scene: any(f.coming_len > f.cached_len for f in scene.facts()),
+    "partly cached": lambda scene: any(0 < f.cached_len < f.num_tokens // 2 for f in facts_of(scene)),
+    "mostly cached": lambda scene: any(f.cached_len > f.num_tokens // 2 for f in facts_of(scene)),
+    "nothing cached": lambda scene: not any(f.cached_len for f in facts_of(scene)),
+    "under way": lambda scene: any(f.coming_len > f.cached_len for f in facts_of(scene)),
     "nothing waits": lambda scene: not scene.rows,
 }
 
@@ -121,7 +122,7 @@ SCENES: dict[str, Callable[[Scene], bool]] = {
 @pytest.mark.parametrize("kind", SCENES)
 def test_scenes_of_every_kind_are_drawn(kind: str) -> None:
     scene = find(strategies.scenes(0, under_way=True), SCENES[kind], settings=ONCE)
-    for fact in scene.facts():
+    for fact in facts_of(scene):
         assert fact.cached_len % scene.unit == 0 <= fact.cached_len <= fact.num_tokens
 
 
@@ -134,7 +135,7 @@ def test_what_is_not_asked_for_is_not_drawn(scene: Scene) -> None:
 @given(scene=strategies.scenes(under_way=True), theta=st.sampled_from([1, 32]))
 def test_a_scene_prepares_the_signals_that_the_definitions_give(scene: Scene, theta: int) -> None:
     signals = "request_id", "num_tokens", "cached_len", "coming_len", "score", "cluster_size", "cluster_depth"
-    for request, fact in zip(scene.prepare(theta).queue, scene.facts(theta), strict=True):
+    for request, fact in zip(scene.prepare(theta).queue, facts_of(scene, theta), strict=True):
         for name in signals:
             assert getattr(request, name) == getattr(fact, name), name
 

@@ -278,7 +278,7 @@ class AnySymbol(Pages):
     """Knows of every symbol what it stands for."""
 
     def tokens(self, symbols: Iterable[int]) -> list[int]:
-        known = self.symbols_in_use()
+        known = range(len(self._contents))
         pages = [
             super(AnySymbol, self).tokens([s]) if s in known else [-s] * self.page_tokens for s in symbols
         ]

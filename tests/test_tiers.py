@@ -15,12 +15,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # behind everythin
 
 from bench.arena.kinds import build
 from bench.prefetch import FORETOLD, MODES, PrefetchingEngine, accuracy, run
+from bench.tiered import Tier, TieredEngine, tier_hit
 from bench.tiers import COMPUTED_PER_S, TIMES, ReturnsExpected, ReturnsKnown
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.simulation.engines import BlockEngine, Job, StepWork, Tier
-from peek.simulation.simulate import make_planner
-from peek.simulation.workload import Workload
+from peek.simulation.engines import Job, StepWork
+from peek.simulation.simulate import figures, make_planner, simulate
+from peek.simulation.workload import SimRequest, Workload, pack_tokens
 
 ARENA = 24_000
 TIER = Tier(8 * ARENA, 4 * COMPUTED_PER_S)
@@ -39,16 +40,44 @@ def planner() -> Planner:
     return made
 
 
+def tenants(order: str) -> Workload:
+    """A request of each tenant in order, of 256 shared and 32 own tokens; the device holds one of them."""
+    prompts = (["ABC".index(name) + 1] * 256 + [10 + number] * 32 for number, name in enumerate(order))
+    requests = [SimRequest(f"{number}", 0.0, pack_tokens(key), 288, 4) for number, key in enumerate(prompts)]
+    return Workload(
+        name="by hand", load="heavy", seed=7, requests=requests, warmup=0, max_running=1, arena_tokens=352
+    )
+
+
+def test_what_the_cache_has_lost_is_loaded_from_a_tier() -> None:
+    """Arrival order keeps nothing of three tenants: all but the first of each find their prefix there."""
+    three = tenants("ABCABCAB")
+    alone = simulate(three, "fcfs+lru", "blocks")
+    tiers = [TieredEngine(three, None, TIMES, tier=Tier(100_000, speed)) for speed in (1e6, 5 * 256.0)]
+    run, slow = [figures(three, engine.run()) for engine in tiers]
+    assert (run["cache_hit"], tier_hit(three, tiers[0])) == (0.0, alone["ideal_hit"])
+    assert run["prefill_tokens"] == alone["prefill_tokens"] - 5 * 256
+    assert 8 / slow["throughput_rps"] - 8 / run["throughput_rps"] == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_is_loaded_makes_room_in_the_tier_first() -> None:
+    """A tier for two prompts: while B is loaded C falls in, and A need not go."""
+    engine = TieredEngine(tenants("ABCBA"), None, TIMES, tier=Tier(2 * 288, 1e6))
+    jobs = engine.run()
+    assert [job.cached_at_admission + engine.loaded[job.request_id] for job in jobs] == [0, 0, 0, 256, 256]
+
+
 def times(jobs: list[Job]) -> list[tuple[float, float]]:
     return [(job.first_token_s, job.finished_s) for job in jobs]
 
 
 def test_without_prefetching_the_engine_is_the_one_with_a_tier() -> None:
-    plain = BlockEngine(crowd(), planner(), TIMES, tier=TIER).run()
+    plain = TieredEngine(crowd(), planner(), TIMES, tier=TIER)
+    jobs = plain.run()
     engine = PrefetchingEngine(crowd(), planner(), TIMES, tier=TIER, mode="none")
-    assert times(engine.run()) == times(plain)
+    assert times(engine.run()) == times(jobs)
     assert engine.shares[0] == 0
-    assert engine.shares[1] == sum(job.loaded_at_admission for job in plain) > 0
+    assert engine.shares[1] == sum(plain.loaded.values()) > 0
     assert engine.stalled_s >= engine.shares[1] / TIER.tokens_per_s
 
 
@@ -58,11 +87,11 @@ def test_what_is_prefetched_no_step_waits_for(mode: str) -> None:
 
     class Watched(PrefetchingEngine):
         def complete(self, work: StepWork) -> None:
-            loading.append(work.loading_s)
+            loading.append(self.loading_s)
 
     engine = Watched(crowd(), planner(), TIMES, tier=TIER, mode=mode)
     jobs = engine.run()
-    assert sum(engine.shares) == sum(job.loaded_at_admission for job in jobs)
+    assert sum(engine.shares) == sum(engine.loaded.values())
     assert engine.shares[0] > 0
     assert not any(job.preemptions for job in jobs)
     assert sum(loading) == pytest.approx(engine.stalled_s)

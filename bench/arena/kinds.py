@@ -19,9 +19,9 @@ from math import log
 from random import Random
 from typing import Final
 
+from bench.tiered import Tier, TieredEngine
 from peek.simulation.cost import cost_model_for
-from peek.simulation.engines import Tier
-from peek.simulation.simulate import simulate
+from peek.simulation.simulate import figures, simulate
 from peek.simulation.workload import SimRequest, Workload, unique_tokens, with_answers
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -263,7 +263,11 @@ def capacity(workload: Workload, cache: str, tier: Tier | None = None) -> float:
     """Return the engine's capacity, as a multiple of the rate at which the workload's requests arrive."""
     at_once = [replace(each, arrival_s=0.0, think_s=0.0) for each in workload.requests]
     flood = replace(workload, requests=at_once, client_concurrency=OUTSTANDING)
-    done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for(workload.name), tier=tier)
+    cost = cost_model_for(workload.name)
+    if tier is None:
+        done = simulate(flood, "fcfs+lru", cache, cost=cost)
+    else:
+        done = figures(flood, TieredEngine(flood, None, cost, tier=tier).run())
     seconds: float = len(at_once) / done["throughput_rps"]
     return workload.requests[-1].arrival_s / seconds
 

@@ -131,7 +131,8 @@ def beginning(value: Any, room: int = ROOM) -> tuple[Any, int]:
         return value[:room], len(value)
     if isinstance(value, (list, tuple)):
         if value and type(value[0]) is int:
-            return value[: room // 4], 4 * len(value)
+            size = 4 * len(value)
+            return (value[: room // 4] if size > room else value), size
         parts, size = [], 0
         for each in value:
             part, length = beginning(each, max(0, room - size))

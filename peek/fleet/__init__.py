@@ -7,14 +7,6 @@ from peek.fleet.stats import FleetStats, ReplicaStatus
 from peek.fleet.views import EventView, RoutedHistory
 
 __all__ = [
-    "EventView",
-    "FleetConfig",
-    "FleetPlanner",
-    "FleetStats",
-    "PromptKey",
-    "ReplicaStatus",
-    "RoutedHistory",
-    "openai_key",
-    "text_key",
-    "token_key",
-]
+    "EventView", "FleetConfig", "FleetPlanner", "FleetStats", "PromptKey", "ReplicaStatus", "RoutedHistory",
+    "openai_key", "text_key", "token_key",
+]  # fmt: skip

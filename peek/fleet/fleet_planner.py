@@ -9,11 +9,9 @@
     other_load, other_prompt            what routers with planners of their own do at these replicas
     started, finished                   what became of the requests that were sent
 
-Each request waits at a *home*, the replica where it costs all requests the least time
-(`peek.fleet.placement`).  A `Planner` per replica orders the requests that wait there.  A replica gets at
-once a request of which it holds half, any other only while little queues there.  So the rest can still go
-elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
-docs/fleet.md has the details.
+Each request waits at a *home* (`peek.fleet.placement`), where a `Planner` orders the requests.  A replica
+gets at once a request of which it holds half, any other only while little queues there.  A replica that runs
+out of work takes over a part of the longest backlog (`peek.fleet.stealing`).  docs/fleet.md has the details.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from peek.planner.plan import LazyPlan
     from peek.protocols import CacheView
 
-CACHE_TOKENS: Final = 200_000
-"""Size of a replica's cache if the host does not give it."""
+CACHE_TOKENS: Final = 200_000  # size of a replica's cache if the host does not give it
 
 
 @final
@@ -57,9 +54,6 @@ class FleetPlanner:
     >>> fleet.add(PendingRequest("a", [1, 2, 3], arrival_time=0.0), decode_tokens=100)
     >>> fleet.dispatch(now=0.1)
     [('a', 'gpu1')]
-
-    Args:
-        config: settings.
     """
 
     def __init__(self, config: FleetConfig | None = None) -> None:
@@ -71,19 +65,15 @@ class FleetPlanner:
         self._late_tokens: float = settings.news_s * settings.tokens_per_s
         self._window_requests: i64 = settings.window_requests
         self._warm_requests: i64 = int(settings.warm_requests * (1.0 + settings.news_s))
-        self._replicas: dict[str, Replica] = {}
-        """By name, in the order in which they joined."""
+        self._replicas: dict[str, Replica] = {}  # by name, in the order in which they joined
         self._placement = Placement(self._replicas, self.stats, settings.asked_whole)
         self._loads = self._placement.loads
         self._continuations = Continuations(settings.unit_tokens)
         self._joined: i64 = 0
-        self._tickets: dict[str, Ticket] = {}
-        """All requests that wait or are under way, by id."""
+        self._tickets: dict[str, Ticket] = {}  # all requests that wait or are under way, by id
         self._looks = Looks(self._tickets)
-        self._sent: dict[str, str] = {}
-        """Requests that were sent and not yet reported, each with its replica."""
-        self._waiting: i64 = 0
-        """Number of waiting requests, including ones without a home."""
+        self._sent: dict[str, str] = {}  # requests that were sent and not yet reported, each with its replica
+        self._waiting: i64 = 0  # number of waiting requests, including ones without a home
 
     # -- replicas ------------------------------------------------------------------------------------
 
@@ -110,10 +100,8 @@ class FleetPlanner:
         require_within("speed", speed, 1e-6, 1e6)
         unit = self.config.unit_tokens
         if view is not None and (unit_tokens_of(view) != unit or block_symbols_of(view) > 1):
-            raise InvalidConfig(
-                f"view of {name!r} has {unit_tokens_of(view)} tokens a symbol and {block_symbols_of(view)} "
-                f"symbols a block; need {unit} and 1"
-            )
+            has = f"{unit_tokens_of(view)} tokens a symbol and {block_symbols_of(view)} symbols a block"
+            raise InvalidConfig(f"view of {name!r} has {has}; need {unit} and 1")
         if name in self._replicas:
             raise InvalidConfig(f"replica {name!r} is in the fleet already")
         self._joined += 1
@@ -151,14 +139,10 @@ class FleetPlanner:
         self._placement.settle()
 
     def lost(self, name: str, requeue: bool = True) -> list[str]:
-        """Remove a replica that is gone.  The cost of `add` for each request that waited or ran there.
+        """Remove a replica that is gone; return the ids of the requests that were under way there.
 
-        Args:
-            requeue: whether requests under way there wait again, at their old place by arrival time.  False
-                forgets them: for hosts that place requests at once, and will place these anew.
-
-        Returns:
-            Ids of the requests that were under way there.
+        With `requeue` these wait again, at their old place by arrival time.  False forgets them: for hosts
+        that place requests at once, and will place these anew.  The cost of `add` for each request there.
         """
         replica = self._replica(name)
         replica.leaving = True
@@ -214,10 +198,7 @@ class FleetPlanner:
         return request_id in self._tickets
 
     def home(self, request_id: str) -> str:
-        """Return the replica that a request waits for or was sent to, "" if there is none.
-
-        O(1); `UnknownRequest`.
-        """
+        """Return the replica that a request waits for or was sent to, or "".  O(1); `UnknownRequest`."""
         replica = self._find(request_id).replica
         return "" if replica is None else replica.name
 
@@ -270,9 +251,7 @@ class FleetPlanner:
         return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
-        """Add a request that waits.  O(k) for each replica that is asked what it holds.
-
-        All replicas are asked, or a few of more than `asked_whole`, see `peek.fleet.placement`.
+        """Add a request that waits.  O(k) for each replica asked: all, or a few of more than `asked_whole`.
 
         Args:
             request: its key is taken over.
@@ -311,7 +290,7 @@ class FleetPlanner:
         work = replica.cold_tokens(request, ticket.key)  # whatever waits there comes later
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
-        self._placement.went(ticket, ticket.key, replica)
+        self._placement.went(ticket, replica)
         if not replica.leaving:
             self._loads.touch(replica)
         self.stats.added += 1
@@ -321,14 +300,10 @@ class FleetPlanner:
     def other_load(self, name: str, requests: int, tokens: int) -> None:
         """Set the load that other routers have at a replica, in place of the earlier one.  O(1).
 
-        It counts as backlog, takes seats, and counts as queued for the windows.
+        It counts as backlog, takes seats, and counts as queued for the windows.  `requests` of the others
+        have not ended there; they have `tokens` to compute and decode.
 
-        Args:
-            name: name of the replica.
-            requests: number of the others' requests that have not ended there.
-            tokens: tokens that these requests have to compute and decode.
-
-        Raises `UnknownReplica`, `InvalidConfig`.
+        `UnknownReplica`, `InvalidConfig`.
         """
         require_within("requests", requests, 0, 2**40)
         require_within("tokens", tokens, 0, 2**60)
@@ -351,8 +326,7 @@ class FleetPlanner:
     def cancel(self, request_id: str) -> str:
         """Forget a request whose client went away or timed out.  O(depth); `UnknownRequest`.
 
-        Returns:
-            The replica at which the request still is, "" if it waited or its sending was not reported.
+        Returns the replica at which it still is, "" if it waited or its sending was not reported.
         """
         ticket = self._find(request_id)
         self.stats.cancelled += 1
@@ -405,14 +379,11 @@ class FleetPlanner:
     # -- which request goes where --------------------------------------------------------------------
 
     def dispatch(self, now: float) -> list[tuple[str, str]]:
-        """Return the requests to send now as `(request id, replica)`, in the order to send them.
+        """Return the requests to send now as `(request id, replica)`, each once, in the order to send them.
 
-        Fills replicas that have room or hold what a request needs, and lets idle ones help.  Returns each
-        pair once.  Costs a `take` for each replica with news, and O(idle replicas) while any request waits.
-        Idle ones search the longest backlog only where something may have become worth taking over.
-
-        Args:
-            now: seconds, on the clock of `PendingRequest.arrival_time`.
+        Fills replicas that have room or hold what a request needs, and lets idle ones help.  `now` is in
+        seconds, on the clock of `PendingRequest.arrival_time`.  Costs a `take` for each replica with news,
+        and O(idle replicas) while any request waits; these search only where a price may have fallen.
         """
         if self._waiting == 0:
             return self._take_sent()
@@ -456,23 +427,18 @@ class FleetPlanner:
 
     def _has_room(self, replica: Replica) -> bool:
         """Whether a replica may get a request that it does not hold: little queues there.  O(1)."""
-        queued: i64 = replica.unstarted + replica.other_requests
-        if queued >= self._warm_requests:
+        if replica.queued >= self._warm_requests:
             return False
-        if queued < self._window_requests:
+        if replica.queued < self._window_requests:
             return True
         return float(replica.unstarted_tokens) < self._window_tokens + self._late_tokens * replica.speed
 
     def _may_send(self, replica: Replica) -> bool:
         """Whether a request that waits for it may go, as far as is known without a look.  O(1)."""
-        queued: i64 = replica.unstarted + replica.other_requests
-        return self._has_room(replica) or (replica.due and queued < self._warm_requests)
+        return self._has_room(replica) or (replica.due and replica.queued < self._warm_requests)
 
     def _send(self, replica: Replica, now: float) -> None:
-        """Send a replica the requests that wait for it, in the planned order, as far as its window allows.
-
-        Plans anew after requests that it did not hold: others may share their prefixes.
-        """
+        """Send a replica what waits for it, in planned order, as far as its window allows."""
         replica.due = False
         while len(replica.planner) > 0:
             plan = replica.planner.lazy_plan(replica.view, now)
@@ -483,14 +449,14 @@ class FleetPlanner:
                 for ticket in picked:
                     replica.drop(ticket)
                 self._loads.touch(replica)
-            if not more:
+            if not more:  # else plan anew: others may share what is new there
                 return
 
     def _pick(self, replica: Replica, plan: Iterable[str], picked: list[Ticket]) -> bool:
         """Pick what a replica is sent of a plan; return whether that is all, and some of it is new there."""
         brought = False
         for request_id in plan:
-            if replica.unstarted + replica.other_requests >= self._warm_requests:
+            if replica.queued >= self._warm_requests:
                 replica.due = True
                 return False
             ticket = self._tickets[request_id]
@@ -509,16 +475,15 @@ class FleetPlanner:
         """Return a plan's requests, smaller priorities first, equal ones as planned.  O(n log n)."""
         whole = plan.rest(0)
         tickets = self._tickets
-        order = [(tickets[whole[place]].priority, place) for place in range(len(whole))]
-        order.sort()
+        order = sorted([(tickets[name].priority, place) for place, name in enumerate(whole)])
         return [whole[place] for _, place in order]
 
     def _help(self, thief: Replica, victim: Replica | None) -> bool:
         """Let a replica for which none waits take over a part of another's backlog; return whether it did."""
-        if not self._has_room(thief):
+        if victim is None or not self._has_room(thief):
             return False
-        taken = [] if victim is None else self._looks.worth_taking(victim, thief)
-        if victim is None or not taken:
+        taken = self._looks.worth_taking(victim, thief)
+        if not taken:
             return False
         self.stats.steals += 1
         self.stats.stolen += len(taken)
@@ -526,10 +491,9 @@ class FleetPlanner:
         self._loads.touch(thief)
         for request_id in taken:
             ticket = self._tickets[request_id]
-            work = thief.added_tokens(ticket.request, victim.planner.key_of(request_id))
             victim.release(ticket)
-            self._placement.went(ticket, ticket.key, thief)
-            thief.hold(ticket, work)
+            self._placement.went(ticket, thief)
+            thief.hold(ticket, thief.added_tokens(ticket.request, ticket.key))
         return True
 
 

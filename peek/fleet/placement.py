@@ -19,47 +19,27 @@ from peek.fleet.stats import FleetStats
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
+# Factor of a token's weight where a session would leave its home: it takes room in a second cache, too, and
+# the sessions of the replica it goes to lose theirs.  Of 1, 2, 3 and 4 the best on agents, seeds 7 to 12.
 MOVING: Final = 3.0
-"""Factor of a token's weight where a session would leave its home: it takes room in a second cache, too, and
-the sessions of the replica it goes to lose theirs.  Of 1, 2, 3 and 4 the best on agents, seeds 7 to 12."""
-
-USUAL: Final = 64.0
-"""Number of requests over which the usual backlog of a replica is a mean: those of some seconds."""
-
-RECENT_SESSIONS: Final = 1024.0
-"""Number of sessions over which the turns of a session are counted."""
-
-MOST_TURNS: Final = 16
-"""Most later turns of a session that count: of one that never ends, each turn would expect ever more."""
-
-STEP_TOKENS: Final = 150.0
-"""Prompt tokens that a replica computes in the time of one token of an answer."""
-
-MOST_SESSIONS: Final = 100_000
-"""Most sessions whose homes are remembered; the ones silent for longest are forgotten."""
-
-_NEW: Final = ("", 0)
-"""What is known of a session that begins."""
-
-ASKED: Final = 12
-"""Most replicas of a large fleet that are asked, the home of the session included."""
-
-LEAST_LOADED: Final = 6
-"""How many of these are the ones with the least to do; the others were sent such prompts."""
-
-MOST_BEGINNINGS: Final = 1 << 18
-"""Beginnings of prompts that are remembered: this many to twice as many, some 200 bytes each."""
-
-MOST_HOLDERS: Final = 64
-"""Most replicas that are remembered for one beginning: the last ones that were sent it."""
+USUAL: Final = 64.0  # requests over which the usual backlog of a replica is a mean: those of some seconds
+RECENT_SESSIONS: Final = 1024.0  # number of sessions over which the turns of a session are counted
+MOST_TURNS: Final = 16  # later turns of a session that count: one that never ends would expect ever more
+STEP_TOKENS: Final = 150.0  # prompt tokens that a replica computes in the time of one token of an answer
+MOST_SESSIONS: Final = 100_000  # sessions whose homes are remembered; those silent for longest are forgotten
+_NEW: Final = ("", 0)  # what is known of a session that begins
+ASKED: Final = 12  # most replicas of a large fleet that are asked, the home of the session included
+LEAST_LOADED: Final = 6  # how many of these have the least to do; the others were sent such prompts
+MOST_BEGINNINGS: Final = 1 << 18  # beginnings that are remembered, up to twice as many, some 200 bytes each
+MOST_HOLDERS: Final = 64  # replicas that are remembered for one beginning: the last ones that were sent it
 
 
 @final
 class Beginnings:
     """Which replicas were sent prompts with the same beginning: a guess at which to ask, no promise.
 
-    Of each prompt the beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers, each half as long
-    again as the one before.  Two prompts meet at the longest of these that they share, 2/3 of that or more.
+    The beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers.  Two prompts meet at the longest of
+    these that they share, 2/3 of what they share or more.
     """
 
     def __init__(self) -> None:
@@ -67,9 +47,9 @@ class Beginnings:
         self._newer: dict[int, list[str]] = {}
         """By beginning: names of replicas, the last one that was sent it at the end."""
         self._older: dict[int, list[str]] = {}
+        # The last answer of `numbers`: a prompt is looked up when it comes, and noted where it goes.
         self._asked: tuple[bytes, str] = (b"", "")
         self._found: list[int] = []
-        """The last answer of `numbers`: a prompt is looked up when it comes, and noted where it goes."""
 
     def numbers(self, key: bytes, namespace: str) -> list[int]:
         """Return numbers for the beginnings of a packed prompt, longest first.  O(len(key))."""
@@ -122,22 +102,16 @@ class Beginnings:
 
 @final
 class Loads:
-    """The replicas sorted by what they have to do; only changed ones are sorted anew.
-
-    Attributes:
-        news: replicas that may now be sent or take over something that they could not before.
-    """
+    """The replicas sorted by what they have to do; only changed ones are sorted anew."""
 
     def __init__(self) -> None:
-        self.news: dict[Replica, None] = {}
+        self.news: dict[Replica, None] = {}  # those that may now be sent or take over more than before
         self._changed: dict[Replica, None] = {}
+        # Replicas that accept requests, least backlog first, among equals the one with the oldest place.
         self._order: list[tuple[float, i64, Replica]] = []
-        """Replicas that accept requests, least backlog first, among equals the one with the oldest place."""
         self._place: dict[Replica, tuple[float, i64, Replica]] = {}
-        self._idle: dict[Replica, None] = {}
-        """Replicas that accept requests and for which none waits."""
-        self._paused: dict[Replica, None] = {}
-        """Replicas that accept no requests and for which some wait."""
+        self._idle: dict[Replica, None] = {}  # replicas that accept requests and for which none waits
+        self._paused: dict[Replica, None] = {}  # replicas that accept no requests and for which some wait
         self._serial: i64 = 0
 
     def touch(self, replica: Replica) -> None:
@@ -184,10 +158,7 @@ class Loads:
         return sorted(self._idle, key=by_backlog)
 
     def neediest(self) -> Replica | None:
-        """Return the replica to help, of those with waiting requests: a paused one, or the longest backlog.
-
-        O(paused ones + those with a longer backlog for which none waits).
-        """
+        """Return the replica to help, if requests wait: a paused one, or the longest backlog.  O(R)."""
         self._settle()
         if self._paused:
             return max(self._paused, key=longest_first)
@@ -221,21 +192,8 @@ class Placement:
     """Chooses the replica that each request waits for, its home; among equals each in turn.
 
     The home is the replica with the least `cost`; if that has no free seat, the cheapest one with a free seat
-    and no queue.  A second copy of a prefix costs the time of the requests that wait where it is computed.
-    So an idle replica gets a copy as soon as waiting elsewhere takes longer, and under load a family of
-    prompts stays together.
-
-    A session mostly stays at its home, so its later turns wait there, too.  Without them, a replica between
+    and no queue.  The later turns of a session mostly wait at its home, too.  Without them, a replica between
     two turns looks idle, and sessions that begin alike all go to the one that has their beginning.
-
-    Args:
-        replicas: by name.
-        stats: counts requests that find half of their prompt, and sessions that move.
-        asked_whole: as in `FleetConfig`.
-
-    Attributes:
-        loads: what each replica has to do.
-        most_sessions: most sessions of which the home is known, the ones with the newest turns.
     """
 
     def __init__(self, replicas: dict[str, Replica], stats: FleetStats, asked_whole: i64) -> None:
@@ -245,22 +203,18 @@ class Placement:
         self.asked_whole: i64 = asked_whole
         self.most_sessions: i64 = MOST_SESSIONS
         self._beginnings = Beginnings()
+        # By namespace and session: the replica of the last turn, and how many turns there were, as far as
+        # they count; the newest at the end.
         self._sessions: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
-        """By namespace and session: the replica of the last turn, and how many turns there were, as far as
-        they count; the newest at the end."""
-        self._unplaced: OrderedDict[str, Ticket] = OrderedDict()
-        """By id, in the order in which they came to wait."""
+        self._unplaced: OrderedDict[str, Ticket] = OrderedDict()  # in the order in which they came to wait
         self._turn: i64 = 0
-        self._begun: float = 0.0
-        """Sessions that began, of late."""
-        self._continued: float = 0.0
-        """Their later turns, of each session at most `MOST_TURNS`."""
+        self._begun: float = 0.0  # sessions that began, of late
+        self._continued: float = 0.0  # their later turns, of each session at most `MOST_TURNS`
 
     def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
         """Return the home, None if there is no replica, and the prompt tokens that the request adds there.
 
-        A paused replica is no home unless all are paused, a leaving one never.  Asks R views, at most `ASKED`
-        in a large fleet.
+        A paused replica is no home unless all are, a leaving one never.  Asks R views, or at most `ASKED`.
         """
         home = self._sessions.get((ticket.request.namespace, ticket.request.session), _NEW)[0]
         moves_from = home if home in self._replicas else ""
@@ -283,8 +237,7 @@ class Placement:
                 best = replica
                 best_cost = price
                 best_work = work
-            queued: i64 = replica.unstarted + len(replica.planner) + replica.other_requests
-            free = replica.accepting and queued == 0
+            free = replica.accepting and replica.queued + len(replica.planner) == 0
             if free and not replica.is_full and (spare is None or price < spare_cost):
                 spare = replica
                 spare_cost = price
@@ -325,9 +278,9 @@ class Placement:
                 chosen[replica] = None
         return list(chosen)
 
-    def went(self, ticket: Ticket, key: bytes, replica: Replica) -> None:
+    def went(self, ticket: Ticket, replica: Replica) -> None:
         """Note that a request and its session have a home, or another one.  O(len(key)) in a large fleet."""
-        if self.note(ticket.request, key, replica):
+        if self.note(ticket.request, ticket.key, replica):
             self._stats.sessions_moved += 1
 
     def note(self, request: PendingRequest, key: bytes, replica: Replica) -> bool:
@@ -372,7 +325,7 @@ class Placement:
             if 2 * replica.cold_tokens(ticket.request, ticket.key) <= ticket.request.num_tokens:
                 replica.due = True
             del self._unplaced[request_id]
-            self.went(ticket, ticket.key, replica)
+            self.went(ticket, replica)
             replica.hold(ticket, work)
             self.loads.touch(replica)
 
@@ -407,13 +360,8 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float, rarity: float) 
         backlog + wait for a seat + weight x work + turns x usual backlog
 
     The request itself waits for the first two, the others for the third, its session's later turns for the
-    last.  O(1).
-
-    Args:
-        work: prompt tokens that the request adds.
-        moves: whether the home of its session is another replica.
-        turns: number of later turns that its session is expected to have.
-        rarity: of the beginning of its prompt, see `rarity_of`.
+    last.  `moves` says whether the home of its session is another replica, `turns` how many later turns it is
+    expected to have.  For `rarity` see `rarity_of`.  O(1).
     """
     backlog = replica.backlog
     if replica.is_full:

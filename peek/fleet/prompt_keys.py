@@ -16,13 +16,8 @@ from typing import Any, Final, NamedTuple
 from peek.errors import InvalidKey
 from peek.trie.keys import pack
 
-BLOCK_TOKENS: Final = 16
-"""Tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here."""
-
-BLOCK_BYTES: Final = 64
-"""Bytes per symbol: 16 tokens as int32, or of text, at four bytes a token."""
-
-_STATE_BYTES: Final = 8
+BLOCK_TOKENS: Final = 16  # tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here
+BLOCK_BYTES: Final = 64  # bytes per symbol: 16 tokens as int32, or of text, at four bytes a token
 _PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents")
 _NAMESPACE: Final = ("model", "lora", "cache_salt")
 
@@ -88,7 +83,7 @@ def _chained(data: bytes, num_tokens: int, namespace: str) -> PromptKey:
     state = b""
     for index in range(blocks):
         block = data[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
-        state = blake2b(state + block, digest_size=_STATE_BYTES).digest()
+        state = blake2b(state + block, digest_size=8).digest()
         symbols.append(int.from_bytes(state[:4], "little") >> 1)
     return PromptKey(pack(symbols), max(num_tokens, blocks * BLOCK_TOKENS), namespace)
 

@@ -16,67 +16,31 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 
-DECODING: Final = 0.3
-"""Cost of a computed token for a request that decodes at the replica, as a fraction of one that waits."""
+DECODING: Final = 0.3  # cost of a computed token for a request that decodes there, over one that waits
 
 
 @final
 class Ticket:
-    """What the fleet knows of a request.
-
-    Attributes:
-        request: as given to `FleetPlanner.add`.
-        key: its packed prompt; empty while it waits for a replica, whose planner then has it.
-        decode_tokens: expected tokens of its answer.
-        priority: among requests that wait for one replica, the smaller number goes first.
-        replica: the one it waits for or runs on; None while there is none.
-        work: uncached prompt tokens that it counts with there.
-        sent: whether it has gone to its replica.
-        started: whether its first token is known.
-    """
+    """What the fleet knows of a request, as given to `FleetPlanner.add`."""
 
     __slots__ = ("decode_tokens", "key", "priority", "replica", "request", "sent", "started", "work")
 
     def __init__(self, request: PendingRequest, key: bytes, decode_tokens: i64, priority: i64) -> None:
         self.request = request
-        self.key = key
-        self.decode_tokens: i64 = decode_tokens
+        self.key = key  # its packed prompt; empty while it waits for a replica, whose planner then has it
+        self.decode_tokens: i64 = decode_tokens  # expected tokens of its answer
         self.priority: i64 = priority
-        self.replica: Replica | None = None
-        self.work: i64 = 0
-        self.sent: bool = False
-        self.started: bool = False
+        self.replica: Replica | None = None  # the one it waits for or runs on
+        self.work: i64 = 0  # uncached prompt tokens that it counts with there
+        self.sent: bool = False  # whether it has gone to its replica
+        self.started: bool = False  # whether its first token is known
 
 
 @final
 class Replica:
-    """One replica as the fleet sees it; only `FleetPlanner` changes it.
+    """One replica as the fleet sees it, the `number`th that joined; only `FleetPlanner` changes it.
 
-    Args:
-        name: the host's name for it.
-        number: the order in which the replicas joined.
-        config: settings of the fleet.
-        told: its cache; None if it does not report it, which is then guessed.
-        cache_tokens: size of its cache.
-        speed: its speed as a multiple of a replica of speed 1.0.
-
-    Attributes:
-        planner: the requests that wait for it.
-        view: what its cache is taken to hold, including prompts on their way there.
-        tells: whether it reports first tokens.
-        accepting: whether it may be sent requests; False while it is paused or leaves.
-        leaving: whether it goes once its last request has ended.
-        due: whether a request may wait for it of which it holds half.
-        losses: grows when a request that waits for it may have fewer tokens in common with others, waiting,
-            sent or computed here, than before.
-        waiting_tokens: uncached and decode tokens of the requests that wait for it.
-        ranked: how many of these have a priority other than 0.
-        unstarted_tokens: uncached tokens of the requests sent there that have no first token.
-        decode_tokens: tokens of the answers of the requests sent there.
-        under_way: tickets of the requests sent there, by id.
-        unstarted: how many of them have no first token.
-        other_requests, other_tokens: the load of other routers, see `FleetPlanner.other_load`.
-        usual_backlog: mean backlog at the last requests that looked for a home here.
+    `told` is its cache, None if it does not report it.  The other arguments are those of `FleetPlanner.join`.
     """
 
     def __init__(
@@ -86,32 +50,43 @@ class Replica:
         unit: i64 = config.unit_tokens
         self.name = name
         self.number: i64 = number
-        self.planner = Planner(config.order, unit_tokens=config.unit_tokens, learns=False)
         self.unit_tokens: i64 = unit
         self.speed: float = speed
         self.seats: i64 = config.seats
         self.stickiness: float = config.stickiness
-        self.tells: bool = False
+        self.tells: bool = False  # whether it reports first tokens
+        self.accepting: bool = True  # whether it may be sent requests: not while it is paused or leaves
+        self.leaving: bool = False  # whether it goes once its last request has ended
+        self.due: bool = False  # whether a request may wait for it of which it holds half
+        # What it holds, with prompts on their way there.
         self.view = ReplicaView(told, cache_tokens // unit, unit)
-        self.accepting: bool = True
-        self.leaving: bool = False
-        self.due: bool = False
+        # Grows when a request that waits for it may have fewer tokens in common than before with others,
+        # waiting, sent or computed here.
         self.losses: i64 = 0
+        # The requests that wait for it, their uncached and decode tokens, and how many have a priority.
+        self.planner = Planner(config.order, unit_tokens=config.unit_tokens, learns=False)
         self.waiting_tokens: i64 = 0
         self.ranked: i64 = 0
-        self.unstarted_tokens: i64 = 0
-        self.decode_tokens: i64 = 0
+        # The requests sent there, by id, the tokens of their answers, how many have no first token, and the
+        # uncached tokens of these.
         self.under_way: dict[str, Ticket] = {}
+        self.decode_tokens: i64 = 0
         self.unstarted: i64 = 0
-        self.other_requests: i64 = 0
+        self.unstarted_tokens: i64 = 0
+        self.other_requests: i64 = 0  # the load of other routers, see `FleetPlanner.other_load`
         self.other_tokens: i64 = 0
-        self.usual_backlog: float = 0.0
+        self.usual_backlog: float = 0.0  # mean backlog at the last requests that looked for a home here
 
     @property
     def backlog(self) -> float:
         """Tokens it has to compute and decode, divided by its speed.  O(1)."""
         own: i64 = self.waiting_tokens + self.unstarted_tokens + self.decode_tokens
         return float(own + self.other_tokens) / self.speed
+
+    @property
+    def queued(self) -> i64:
+        """Number of requests that queue there, other routers' included.  O(1)."""
+        return self.unstarted + self.other_requests
 
     @property
     def is_idle(self) -> bool:
@@ -141,14 +116,8 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """Return its load.  O(1)."""
-        return ReplicaStatus(
-            self.name,
-            self.accepting,
-            len(self.planner),
-            self.unstarted,
-            len(self.under_way),
-            self.backlog,
-        )
+        queued, under_way = self.unstarted, len(self.under_way)
+        return ReplicaStatus(self.name, self.accepting, len(self.planner), queued, under_way, self.backlog)
 
     def cold_tokens(self, request: PendingRequest, key: bytes) -> i64:
         """Return the prompt tokens of a request that its cache lacks, at least 1.  O(shared part)."""
@@ -185,10 +154,7 @@ class Replica:
         self._let_go(ticket)
 
     def pick(self, ticket: Ticket) -> None:
-        """Send a request that waits for this replica; `drop` must follow.  O(len(key)).
-
-        In two steps, since a lazy plan stands only as long as nothing leaves the queue.
-        """
+        """Send a request that waits here; `drop` must follow, once its lazy plan is done.  O(len(key))."""
         request = ticket.request
         key = self.planner.key_of(request.request_id)
         work = self.cold_tokens(request, key)

@@ -23,56 +23,33 @@ from peek.trie.node import Node, next_branch, next_preorder
 
 @final
 class Branch:
-    """Requests with a common prefix, and what they cost.
-
-    Args:
-        own_tokens: tokens of prompts and answers below the branch's parent, shared tokens counted once.
-
-    Attributes:
-        node: the tree node that all of them pass; None for one request that ends where the branch hangs.
-        request: that one request; else None.
-        victim_tokens, thief_tokens: own tokens that either replica would still have to compute.
-        path_tokens: tokens that the thief lacks of the prefix that leads there.
-        edge_tokens: tokens that the thief lacks of the first edge.
-        victim_cursor, thief_cursor: each view's cursor behind that edge; None if it does not hold it all.
-    """
+    """Requests with a common prefix, and their tokens below the branch's parent, shared ones counted once."""
 
     __slots__ = (
-        "edge_tokens",
-        "node",
-        "path_tokens",
-        "request",
-        "thief_cursor",
-        "thief_tokens",
-        "victim_cursor",
-        "victim_tokens",
-    )
+        "edge_tokens", "node", "path_tokens", "request",
+        "thief_cursor", "thief_tokens", "victim_cursor", "victim_tokens",
+    )  # fmt: skip
 
     def __init__(
         self, node: Node | None, request: PendingRequest | None, own_tokens: i64, path_tokens: i64
     ) -> None:
-        self.node = node
-        self.request = request
-        self.victim_tokens: i64 = own_tokens
+        self.node = node  # the tree node that all of them pass
+        self.request = request  # one request that ends where the branch hangs, which then has no node
+        self.victim_tokens: i64 = own_tokens  # own tokens that the victim would still have to compute
         self.thief_tokens: i64 = own_tokens
-        self.path_tokens: i64 = path_tokens
-        self.edge_tokens: i64 = 0
-        self.victim_cursor: object = None
+        self.path_tokens: i64 = path_tokens  # tokens that the thief lacks of the prefix that leads there
+        self.edge_tokens: i64 = 0  # and of the first edge
+        self.victim_cursor: object = None  # its view's cursor behind that edge; None if it lacks a part
         self.thief_cursor: object = None
 
 
 @final
 class Raid:
-    """Chooses the requests that `thief` takes from `victim`.
+    """Chooses the requests that `thief` takes from `victim`; `tickets` are all requests by id.
 
-    The thief takes no more than half of the work that the victim has more.  Then neither ends later than the
-    victim would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice
-    in consequence count with the thief's `weight`.  They do not count where the thief idles and the victim
-    has no seat free, since waiting for a seat costs no tokens.
-
-    Args:
-        victim, thief: replicas of one fleet.
-        tickets: all requests by id.
+    The thief takes no more than half of the work that the victim has more, so neither ends later than the
+    victim would have alone; from a paused one, whatever there is.  Tokens that are computed twice count with
+    the thief's `weight`, but not where it idles and the victim has no seat free: waiting costs no tokens.
     """
 
     def __init__(self, victim: Replica, thief: Replica, tickets: dict[str, Ticket]) -> None:
@@ -85,17 +62,12 @@ class Raid:
         self._budget: float = budget(victim, thief)
         self._ahead: list[tuple[int, int, Branch]] = []
         self._serial: i64 = 0
-        self._work: dict[int, int] = {}
-        """By `uid`, see `work_below`."""
+        self._work: dict[int, int] = {}  # by `uid`, see `work_below`
         self.taken: list[str] = []
-        self.least: float = inf
-        """The lowest price of what was not taken, tokens."""
+        self.least: float = inf  # the lowest price of what was not taken, tokens
 
     def choose(self) -> list[str]:
-        """Return the ids of the requests to take; none if each costs more than there is to gain.
-
-        O(n) for n requests that wait for the victim, one call into either view per branch, and sorting.
-        """
+        """Return the requests to take, often none.  O(n), a call into each view per branch, and sorting."""
         for namespace, root in self._victim.planner.roots():
             self._work.update(work_below(root, self._tickets, self._unit))
             top = Branch(root, None, 0, 0)
@@ -185,20 +157,13 @@ class Look:
 
     Prices fall only in the ways that `Looks` looks for, and with the thief's weight: not below the part that
     the weight is of the earlier one.
-
-    Attributes:
-        least: the lowest price, tokens.
-        weight: the thief's weight in that price.
-        losses: the victim's `losses`.
-        changes: those of the thief's view.
-        newest: `sequence` of the newest request that waited.
     """
 
     __slots__ = ("changes", "least", "losses", "newest", "weight")
 
     def __init__(self, victim: Replica, thief: Replica, least: float) -> None:
-        self.least: float = least
-        self.weight: float = thief.weight(0.0)
+        self.least: float = least  # the lowest price, tokens
+        self.weight: float = thief.weight(0.0)  # in that price
         self.losses: i64 = victim.losses
         self.changes: i64 = thief.view.changes
         newest = next(victim.planner.newest(), None)
@@ -213,15 +178,12 @@ class Looks:
     found; no new request at the victim costs less; the thief got no prompt that has more in common with one
     that waits there; and the victim lost none.  What a cache drops by itself counts from the next search on,
     and what a cache with a view of its own takes up, from the end of a request there.
-
-    Args:
-        tickets: all requests by id.
     """
 
     def __init__(self, tickets: dict[str, Ticket]) -> None:
         self._tickets = tickets
+        # The last fruitless search by numbers of thief and victim.
         self._by_thief: dict[int, dict[int, Look]] = {}
-        """The last fruitless search by numbers of thief and victim."""
 
     def worth_taking(self, victim: Replica, thief: Replica) -> list[str]:
         """Return the ids of the requests that `thief` is to take from `victim`; often none.
@@ -235,17 +197,12 @@ class Looks:
         raid = Raid(victim, thief, self._tickets)
         taken = raid.choose()
         if not taken:
-            known = self._by_thief.get(thief.number)
-            if known is None:
-                known = {}
-                self._by_thief[thief.number] = known
-            known[victim.number] = Look(victim, thief, raid.least)
+            self._by_thief.setdefault(thief.number, {})[victim.number] = Look(victim, thief, raid.least)
         return taken
 
     def _still_dear(self, victim: Replica, thief: Replica, most: float) -> bool:
         """Whether all that waits for the victim is known to cost more than `most`."""
-        known = self._by_thief.get(thief.number)
-        look = None if known is None else known.get(victim.number)
+        look = self._by_thief.get(thief.number, {}).get(victim.number)
         if look is None or look.losses != victim.losses:
             return False
         part = min(1.0, thief.weight(0.0) / look.weight)
@@ -280,10 +237,7 @@ class Looks:
 
 
 def weighed(thief_tokens: i64, victim_tokens: i64, weight: float) -> float:
-    """Price of requests that cost the thief so many tokens, and save the victim so many.  O(1).
-
-    The tokens that are computed twice count with a weight.
-    """
+    """Price of requests, in tokens: those that are computed twice count with a weight.  O(1)."""
     twice = max(0, thief_tokens - victim_tokens)
     return float(thief_tokens) + (weight - 1.0) * float(twice)
 

@@ -22,17 +22,10 @@ from peek.trie.tree_view import TreeView, edge_bytes
 if TYPE_CHECKING:
     from peek.protocols import CacheView
 
-EVENT_NODE: Final = -1
-"""`EventView.node_id` of every cursor: a fleet evicts nothing, and 0 would stand for no node."""
-
-_BEHIND: Final = object()
-"""Stands for a cursor in `ReplicaView`: this view holds less of the path than the other one."""
-
-MOST_NOTED: Final = 256
-"""Maximum number of changes that the planner can catch up with; after more it walks the whole queue."""
-
-MOST_NOTED_BYTES: Final = 2**20
-"""Most bytes of the keys among these changes: some long prompts, as all replicas keep so many."""
+EVENT_NODE: Final = -1  # `EventView.node_id` of every cursor: a fleet evicts nothing, and 0 is no node
+_BEHIND: Final = object()  # as a cursor in `ReplicaView`: this view holds less of the path than the other
+MOST_NOTED: Final = 256  # changes that the planner can catch up with; after more it walks the whole queue
+MOST_NOTED_BYTES: Final = 2**20  # of the keys among these: some long prompts, as all replicas keep so many
 
 
 @final
@@ -129,33 +122,23 @@ class ReplicaView:
     a `version`, the view tells which prompts came in since the last walk (`inserted_since`).  A walk then
     looks only along these prompts and at what was held before.
 
-    Args:
-        told: the replica's cache, as it is or as it was some seconds ago; None: guess it.
-        capacity: symbols that the cache has room for.
-        unit_tokens: tokens per symbol.
-
-    Attributes:
-        coming: prompts that were sent to the replica and have no first token yet.
-        history: prompts that the replica has computed, the newest that fit.
-        guesses: whether the cache is guessed.
-        most_noted: see `MOST_NOTED`.
-        most_noted_bytes: see `MOST_NOTED_BYTES`.
+    `told` is the replica's cache, as it is or as it was some seconds ago, None to guess it; `capacity` is the
+    number of symbols that it has room for.
     """
 
     def __init__(self, told: CacheView | None, capacity: i64, unit_tokens: i64) -> None:
         self.unit_tokens: int = unit_tokens
         self.block_symbols: int = 1
-        self.history = RoutedHistory(capacity, unit_tokens)
-        self.coming = PendingTree()
+        self.history = RoutedHistory(capacity, unit_tokens)  # prompts that it has computed, as many as fit
+        self.coming = PendingTree()  # prompts that were sent to it and have no first token yet
         self.guesses: bool = told is None
         self._cache: Any = self.history if told is None else told
         self._queued = TreeView(self.coming, unit_tokens)
+        # Prompts that came in, oldest first, each with the number of its symbols that were here before; an
+        # entry with an empty key says that some may have gone.
         self._log: list[tuple[str, bytes, i64]] = []
-        """Prompts that came in, oldest first, each with the number of its symbols that were here before; an
-        entry with an empty key says that some may have gone."""
         self._log_bytes: i64 = 0
-        self._forgotten: i64 = 0
-        """Number of entries that were cut off at the beginning of the log."""
+        self._forgotten: i64 = 0  # number of entries that were cut off at the beginning of the log
         self.most_noted: i64 = MOST_NOTED
         self.most_noted_bytes: i64 = MOST_NOTED_BYTES
 
@@ -212,10 +195,7 @@ class ReplicaView:
         return max(coming, self.history.tree.shared_symbols(key, namespace))
 
     def askers(self, key: bytes, namespace: str) -> i64:
-        """Return how many prompts share at least half of the longest part of a packed prompt that is here.
-
-        O(shared part + depth).
-        """
+        """Return how many prompts share half of what is here of a key, or more.  O(shared part + depth)."""
         longest: i64 = 0
         places: list[tuple[i64, Node]] = []
         for tree in (self.history.tree, self.coming):
@@ -301,20 +281,14 @@ class ReplicaView:
 
 @final
 class Run:
-    """Consecutive blocks of one prompt.
-
-    Attributes:
-        before: what the run is stored behind: the hash of a block, or a namespace.
-        hashes: the hashes of its blocks.
-        symbols: the symbols of its blocks, packed; symbols behind the last block do not count.
-    """
+    """Consecutive blocks of one prompt, stored behind the block of a hash, or a namespace: `before`."""
 
     __slots__ = ("before", "hashes", "symbols")
 
     def __init__(self, before: object, symbols: bytes) -> None:
         self.before = before
         self.hashes: list[object] = []
-        self.symbols = symbols
+        self.symbols = symbols  # of the blocks, packed; those behind the last block do not count
 
 
 @final
@@ -325,8 +299,8 @@ class Fork:
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Run] = {}
+        # Sorted: the first block that shares most with a given block is one of its two neighbours.
         self._firsts: list[bytes] = []
-        """Sorted: the first block that shares most with a given block is one of its two neighbours."""
 
     def put(self, first: bytes, run: Run) -> None:
         """Add a run, or replace the one with that first block.  O(runs): a binary search and one move."""
@@ -344,12 +318,8 @@ class Fork:
         """The most bytes that any first block shares with `symbols`.  O(log runs)."""
         at: i64 = bisect_left(self._firsts, symbols)
         found: i64 = 0
-        if at < len(self._firsts):
-            found = match_span(symbols, 0, self._firsts[at], 0)
-        if at > 0:
-            other: i64 = match_span(symbols, 0, self._firsts[at - 1], 0)
-            if other > found:
-                found = other
+        for first in self._firsts[max(0, at - 1) : at + 1]:
+            found = max(found, match_span(symbols, 0, first, 0))
         return found
 
     def check(self) -> None:
@@ -359,10 +329,7 @@ class Fork:
 
 @final
 class Spot:
-    """A cursor: behind `at` bytes of a run and `rest` of one more block.
-
-    A `run` of None is the beginning of the namespace.
-    """
+    """A cursor: behind `at` bytes of a run, None at the beginning, and `rest` of one more block."""
 
     __slots__ = ("at", "namespace", "rest", "run")
 
@@ -400,12 +367,9 @@ class EventView:
         """Number of blocks of another size than the first, which were left out."""
         self._block_bytes: i64 = 0
         self._run_of: dict[object, Run] = {}
-        self._copies: dict[object, int] = {}
-        """By hash: number of copies of a block besides the first, where there are any."""
-        self._forks: dict[object, Fork] = {}
-        """By hash or namespace: the runs stored behind it."""
-        self._runs: OrderedDict[Run, None] = OrderedDict()
-        """All runs, the one that grew last at the end."""
+        self._copies: dict[object, int] = {}  # by hash: copies of a block besides the first, where any
+        self._forks: dict[object, Fork] = {}  # by hash or namespace: the runs stored behind it
+        self._runs: OrderedDict[Run, None] = OrderedDict()  # all runs, the one that grew last at the end
 
     def __len__(self) -> int:
         """Number of blocks held, each counted once.  O(1)."""
@@ -456,7 +420,7 @@ class EventView:
         run = self._run_of.get(before)
         if run is None or run.hashes[-1] != before:
             run = Run(before, b"")
-            self._fork_behind(before).put(symbols[start * width : (start + 1) * width], run)
+            self._forks.setdefault(before, Fork()).put(symbols[start * width : (start + 1) * width], run)
         length: i64 = len(run.hashes)
         end = start
         while end < len(hashes) and hashes[end] not in self._run_of:
@@ -468,14 +432,6 @@ class EventView:
         self._runs[run] = None
         self.version += 1
         return end
-
-    def _fork_behind(self, before: object) -> Fork:
-        """Return the fork behind a block or namespace, a new one if there is none."""
-        fork = self._forks.get(before)
-        if fork is None:
-            fork = Fork()
-            self._forks[before] = fork
-        return fork
 
     def removed(self, hashes: list[object]) -> None:
         """Note that the engine has removed blocks.  O(1) each from the end of a run, O(run) elsewhere.
@@ -512,7 +468,7 @@ class EventView:
         run.hashes = run.hashes[:keep]
         for each in rest.hashes:
             self._run_of[each] = rest
-        self._fork_behind(block).put(rest.symbols[:width], rest)
+        self._forks.setdefault(block, Fork()).put(rest.symbols[:width], rest)
         self._runs[rest] = None
 
     def _detach(self, run: Run) -> None:
@@ -565,10 +521,8 @@ class EventView:
             part = 0
             key: object = cursor.namespace
             if run is not None:
-                common: i64 = match_span(text, done, run.symbols, at)
                 left: i64 = len(run.hashes) * width - at
-                if common > left:
-                    common = left
+                common: i64 = min(match_span(text, done, run.symbols, at), left)
                 part = common % width
                 done += common - part
                 at += common - part
@@ -579,17 +533,13 @@ class EventView:
             block = text[done : done + width]
             below = fork.runs.get(block)
             if below is None:
-                longest: i64 = fork.longest(block)
-                if longest > part:
-                    part = longest
+                part = max(part, fork.longest(block))
                 break
             run = below
             at = width
             done += width
             part = 0
-        matched: i64 = done + part - begun
-        if matched < 0:
-            matched = 0
+        matched: i64 = max(0, done + part - begun)
         return matched >> 2, Spot(cursor.namespace, run, at, text[done : done + part])
 
     def node_id(self, cursor: object) -> int:

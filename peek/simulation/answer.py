@@ -1,13 +1,10 @@
 """Compare `peek` with every stock setting of an engine, on recorded requests and on resampled arrivals.
 
-All run on each draw: the recorded arrivals, and each resample of them.  For each figure, `peek` is compared
-with the setting that is best *in that figure and that draw*.  So no flag of the engine brings a gain that is
-there in all draws.
-
-A resample keeps prompts and order, so requests that wait together still share the same prefixes.  It draws
-the gaps between arrivals anew, in runs of successive gaps (a circular block bootstrap), so bursts stay
-bursts.  A run is as long as the square root of the number of gaps.  A further resample falls into the range
-of `draws` resamples with probability `(draws - 1) / (draws + 1)`: 0.9 for the default, 19.
+For each figure and draw, `peek` is compared with the setting that is best *in that figure and that draw*.  So
+no flag of the engine brings a gain that is there in all draws.  A draw is the recorded arrivals, or a
+resample, which keeps prompts and order: it draws the gaps between arrivals anew, in runs of successive gaps
+(a circular block bootstrap), as long as the square root of their number, so bursts stay bursts.  A further
+resample falls into the range of `draws` ones with probability `(draws - 1) / (draws + 1)`.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from typing import Any, Final
 
 from peek.simulation.cost import CostModel
 from peek.simulation.simulate import TARGETS, Target, simulate
-from peek.simulation.workload import SimRequest, Workload
+from peek.simulation.workload import Workload
 
 DRAWS: Final = 19  # resamples by default; a further one falls into their range in 9 of 10 cases
 SAME: Final = 0.03  # relative difference up to which two times or two rates count as the same
@@ -33,16 +30,12 @@ OURS: Final = "peek"
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine, named in options and (`title`) in a sentence, and its kind (`cache`, see `simulate`).
+    """An engine and the scheduling policies that it offers by itself, the default first."""
 
-    `stock` has the scheduling policies that it offers by itself: the flag that turns each on, by its label.
-    The first is the default.
-    """
-
-    name: str
-    title: str
-    cache: str
-    stock: Mapping[str, str]
+    name: str  # in options
+    title: str  # in a sentence
+    cache: str  # its kind, see `simulate`
+    stock: Mapping[str, str]  # the flag that turns each policy on, by its label
 
 
 _SGLANG: Final = {
@@ -116,13 +109,11 @@ class Change:
 
     figure: Figure
     against: str  # label of the setting that is best in the figure on the recorded arrivals
-    # before, after: value of that setting and of the policy on the recorded arrivals
-    before: float
-    after: float
+    before: float  # its value there
+    after: float  # that of the policy
     gain: float  # gain on the recorded arrivals, see `Figure.gain`
-    # low, high: range of the gain over all draws, each against the setting that is best in that draw
-    low: float
-    high: float
+    low: float  # least gain over all draws, each against the setting that is best in that draw
+    high: float  # greatest
 
     @property
     def is_gain(self) -> bool:
@@ -139,10 +130,7 @@ Runs = Mapping[str, Any]  # the runs of one draw, by label of the policy
 
 
 def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Change]:
-    """Compare a policy, `ours`, with the best of others, figure by figure; of equals the first counts.
-
-    The first draw has the recorded arrivals.
-    """
+    """Compare a policy, `ours`, with the best of others in each figure; the first draw is as recorded."""
     found = []
     for figure in FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB):
         values = [{label: figure.value(runs[label]) for label in (*rivals, ours)} for runs in draws]
@@ -156,7 +144,7 @@ def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Cha
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of `answer`, from which the command's text, tables and JSON are made."""
+    """The result of `answer`."""
 
     engine: Engine
     workload: Workload
@@ -213,9 +201,7 @@ def answer(
 ) -> Answer:
     """Run all stock settings and `peek` on the recorded arrivals and on `draws` resamples.
 
-    `targets` are those of `goodput`.  `progress` is called with the number of finished runs, after each run.
-    Raises `WorkloadError` if a request does not fit the arena.  Cost: `(draws + 1) x (stock settings + 1)`
-    simulated runs.
+    `progress` is called with the number of finished runs, of `(draws + 1) x (stock settings + 1)`.
     """
     labels = [*engine.stock, OURS]
     done: list[Runs] = []
@@ -260,7 +246,5 @@ def busiest(workload: Workload, limit: int) -> Workload:
         return workload
     first = min(range(spare + 1), key=lambda i: requests[i + limit - 1].arrival_s - requests[i].arrival_s)
     start_s = requests[first].arrival_s
-    kept: list[SimRequest] = [
-        replace(each, arrival_s=each.arrival_s - start_s) for each in requests[first : first + limit]
-    ]
+    kept = [replace(each, arrival_s=each.arrival_s - start_s) for each in requests[first : first + limit]]
     return replace(workload, requests=kept, warmup=limit // 10)

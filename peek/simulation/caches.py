@@ -1,8 +1,7 @@
 """The prefix caches of the simulated engines: SGLang's radix tree of tokens and vLLM's pool of blocks.
 
-`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  A match splits the node in which it ends, and
-refreshes the recency of its path.  Running requests lock their paths; of unlocked leaves the least recently
-used is evicted first.  With several tokens per symbol it is SGLang's paged cache.
+`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  Running requests lock their paths; of unlocked
+leaves the least recently used is evicted first.  With several tokens per symbol it is SGLang's paged cache.
 
 `BlockCache` follows `vllm/v1/core/block_pool.py`.  A block without users stays cached, in the free queue,
 until it is handed out again.  A request frees its last block first, so a prefix is lost from its end; blocks
@@ -17,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
@@ -118,8 +118,7 @@ class RadixCache:
     def match(self, key: bytes, namespace: str, max_symbols: int) -> RadixNode:
         """Return the node where the longest cached prefix of the first `max_symbols` symbols ends.
 
-        The node's depth is the length of that prefix in symbols.  A node in which the prefix ends is split.
-        Refreshes the recency of the path.
+        A node in which the prefix ends is split.  Refreshes the recency of the path.
         """
         node = self._root_for(namespace)
         n: i64 = min(len(key), max_symbols << 2)
@@ -174,10 +173,7 @@ class RadixCache:
     def lock(self, node: RadixNode) -> None:
         """Lock the path to `node` for one more running request."""
         current = node
-        while True:
-            parent = current.parent
-            if parent is None:
-                return
+        while (parent := current.parent) is not None:
             if current.locks == 0:
                 self.locked_tokens += (len(current.edge) >> 2) * self.unit_tokens
                 if current.kids == 0:
@@ -187,10 +183,7 @@ class RadixCache:
 
     def unlock(self, node: RadixNode) -> None:
         current = node
-        while True:
-            parent = current.parent
-            if parent is None:
-                return
+        while (parent := current.parent) is not None:
             assert current.locks > 0, "unlock without lock"
             current.locks -= 1
             if current.locks == 0:
@@ -200,10 +193,9 @@ class RadixCache:
             current = parent
 
     def evict(self, tokens: int, score: Callable[[int], float] | None = None) -> int:
-        """Evict unlocked leaves until at least `tokens` tokens are freed or no leaf is left.
+        """Evict unlocked leaves until `tokens` tokens are freed or no leaf is left; return the tokens freed.
 
-        `score` returns the demand by node id; None evicts the least recently used leaf first.  Returns the
-        number of tokens freed.
+        `score` returns the demand by node id; None evicts the least recently used leaf first.
         """
         freed: i64 = 0
         if score is not None:
@@ -253,31 +245,24 @@ class RadixCache:
         cached = sum(len(node.edge) >> 2 for node in self._nodes.values()) * self.unit_tokens
         locked = sum(len(n.edge) >> 2 for n in self._nodes.values() if n.locks) * self.unit_tokens
         assert cached == self.cached_tokens and locked == self.locked_tokens, "token counts"
-        leaves = [
-            (node.last_access, node.uid)
-            for node in self._nodes.values()
-            if node.parent is not None and node.kids == 0 and node.locks == 0
-        ]
-        assert sorted(leaves) == list(self._leaves), "evictable leaves"
+        evictable = [node for node in self._nodes.values() if node.kids == 0 and node.locks == 0]
+        leaves = sorted([(node.last_access, node.uid) for node in evictable])
+        assert leaves == list(self._leaves), "evictable leaves"
 
     # -- structure ---------------------------------------------------------------------------------
 
     def _root_for(self, namespace: str) -> RadixNode:
         root = self._roots.get(namespace)
         if root is None:
-            root = RadixNode(b"", None, self._take_uid(), 0)
-            self._roots[namespace] = root
+            root = self._roots[namespace] = self._new_node(b"", None, 0)
         return root
 
-    def _take_uid(self) -> i64:
-        uid = self._next_uid
-        self._next_uid = uid + 1
-        return uid
-
-    def _new_node(self, edge: bytes, parent: RadixNode, depth: i64) -> RadixNode:
-        node = RadixNode(edge, parent, self._take_uid(), depth)
-        self.version += 1
-        self._nodes[node.uid] = node
+    def _new_node(self, edge: bytes, parent: RadixNode | None, depth: i64) -> RadixNode:
+        node = RadixNode(edge, parent, self._next_uid, depth)
+        self._next_uid += 1
+        if parent is not None:
+            self.version += 1
+            self._nodes[node.uid] = node
         return node
 
     def _split(self, parent: RadixNode, child: RadixNode, slot: i64, at: i64) -> RadixNode:
@@ -322,8 +307,7 @@ class SymbolTable:
     """Gives each block a symbol, chained: two blocks get equal symbols if their whole prefixes are equal."""
 
     def __init__(self) -> None:
-        self._symbols: dict[tuple[int, bytes], int] = {}
-        self._roots: dict[str, int] = {}
+        self._symbols: dict[object, int] = {}  # by namespace, or by the symbol before and the block
         self._last: i64 = 0
 
     def fresh(self) -> int:
@@ -333,66 +317,25 @@ class SymbolTable:
 
     def intern(self, key: bytes, block_bytes: int, namespace: str) -> list[int]:
         """Return the symbols of the full blocks of a packed key.  O(symbols)."""
-        previous = self._roots.get(namespace, 0)
-        if previous == 0:
-            previous = self.fresh()
-            self._roots[namespace] = previous
+        previous = self._symbol_of(namespace)
         symbols: list[int] = []
         for start in range(0, len(key) - block_bytes + 1, block_bytes):
-            chained = (previous, key[start : start + block_bytes])
-            symbol = self._symbols.get(chained, 0)
-            if symbol == 0:
-                symbol = self.fresh()
-                self._symbols[chained] = symbol
-            symbols.append(symbol)
-            previous = symbol
+            previous = self._symbol_of((previous, key[start : start + block_bytes]))
+            symbols.append(previous)
         return symbols
 
-
-@final
-class HostTier:
-    """Host memory of `n_blocks` behind a pool: the names of evicted blocks, the first evicted at the front.
-
-    A block is in the pool or here, never in both: it leaves the tier when it is loaded or computed again.  A
-    full tier loses the block that was evicted first.
-    """
-
-    def __init__(self, n_blocks: int) -> None:
-        self.n_blocks = n_blocks
-        self._names: OrderedDict[int, None] = OrderedDict()
-
-    def names(self) -> list[int]:
-        """Return the symbols of all blocks here, the next to be lost first.  O(blocks)."""
-        return list(self._names)
-
-    def holds(self, symbol: int) -> bool:
-        """True if a block of that name is here.  O(1)."""
-        return symbol in self._names
-
-    def put(self, symbol: int) -> None:
-        """Take a block that the pool evicted.  O(1)."""
-        self._names[symbol] = None
-        if len(self._names) > self.n_blocks:
-            self._names.popitem(last=False)
-
-    def drop(self, symbol: int) -> None:
-        """Remove the block of that name, if it is here, since the pool has it again.  O(1)."""
-        self._names.pop(symbol, None)
-
-    def run(self, symbols: list[int], start: int, end: int) -> int:
-        """Return how many leading symbols of `symbols[start:end]` are here.  O(that number)."""
-        at = start
-        while at < min(end, len(symbols)) and symbols[at] in self._names:
-            at += 1
-        return at - start
+    def _symbol_of(self, named: object) -> int:
+        symbol = self._symbols.get(named, 0)
+        if symbol == 0:
+            symbol = self._symbols[named] = self.fresh()
+        return symbol
 
 
 @final
 class BlockCache:
-    """The prefix cache of a vLLM-like engine: a pool of fixed size, and a `tier` for evicted blocks."""
+    """The prefix cache of a vLLM-like engine, a pool of fixed size."""
 
-    def __init__(self, n_blocks: int, unit_tokens: int = 16, tier: HostTier | None = None) -> None:
-        self.tier = tier
+    def __init__(self, n_blocks: int, unit_tokens: int = 16) -> None:
         self.unit_tokens = unit_tokens
         self.block_symbols = 1
         self.n_blocks = n_blocks
@@ -462,21 +405,13 @@ class BlockCache:
     def take(self, count: int, score: Callable[[int], float] | None = None, scan_limit: int = 0) -> list[int]:
         """Hand out `count` free blocks and evict what they cached; the caller checks `free_blocks`."""
         assert count <= len(self._free), "more blocks than free"
-        taken: list[int] = []
-        if count <= 0:
-            return taken
         order = iter(self._free)
         if score is not None:
             order = victims(self._free, _BlockScorer(self._names, score).demand, max(1, scan_limit))
-        for block in order:
-            taken.append(block)
-            if len(taken) == count:
-                break
+        taken = list(islice(order, max(0, count)))
         for block in taken:
             del self._free[block]
             self._users[block] = 1
-            if self.tier is not None and self._names[block] != NAMELESS:
-                self.tier.put(self._names[block])
             self._forget(block)
         return taken
 
@@ -485,8 +420,6 @@ class BlockCache:
         if symbol not in self._blocks:
             self._blocks[symbol] = block
             self._names[block] = symbol
-            if self.tier is not None:
-                self.tier.drop(symbol)
             if symbol >= 0:
                 self.version += 1
 

@@ -1,11 +1,9 @@
 """The paper's cells W1-W5 as synthetic workloads.
 
-`cell(name, load, seed, engine)` builds one cell, the same for the same arguments on every machine.
-
-Token ids are equal where the cell's definition says "shared", and differ elsewhere.  The main generator makes
-exactly the draws that the definition lists, in that order.  Token ids come from generators of their own, with
-seeds such as (seed, group), so that they cannot shift a draw.  Where a definition leaves a choice open, the
-comment at the constant says so.
+`cell(name, load, seed, engine)` builds one, the same for the same arguments on every machine.  Token ids are
+equal where the cell's definition says "shared", and differ elsewhere.  The main generator makes exactly the
+draws that the definition lists, in that order; token ids come from generators of their own.  Where a
+definition leaves a choice open, the comment at the constant says so.
 """
 
 from __future__ import annotations
@@ -103,15 +101,11 @@ def cell(
     trace: str | PathLike[str] | None = None,
     client: str | None = None,
 ) -> Workload:
-    """Build one of the paper's cells, with one token per symbol.
+    """Build one of the paper's cells, with one token per symbol and the rates, caps and counts of `engine`.
 
-    The loads are the same for the closed loops of W3.  The paper uses the seeds 42, 142 and 242.  Rates, caps
-    and request counts are those of `engine`.  W4 needs a `trace`, the path of the Mooncake conversation
-    trace.  There, with the `client` "sglang" rounds do not wait for answers, with "vllm" they do; None takes
-    `engine`.
-
-    Unknown names are an `InvalidConfig`; a seed that is not an integer, or a trace that is absent, malformed
-    or too short, is a `WorkloadError`.
+    The paper has seeds 42, 142 and 242.  W4 needs a `trace`, the path of the Mooncake conversation trace.
+    There, with the `client` "vllm" rounds wait for answers, with "sglang" they do not; None takes `engine`.
+    Raises `InvalidConfig` for unknown names, `WorkloadError` for other faults.
     """
     client = engine if client is None else client
     require_one_of("workload", name, CELL_NAMES)
@@ -168,10 +162,9 @@ def _prompt(spec: _SharedPrefixCell, seed: int, group: int, question: int, lengt
 
 
 def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
-    """Draw `count` groups by popularity: one shuffle, then Zipf samples (exponent 1) by `rng.random()`.
+    """Draw `count` groups by popularity: one shuffle, then Zipf samples by `rng.random()`.
 
-    The group at position r of the shuffled list has popularity rank r and weight 1 / (r + 1).  A sample
-    looks its number up in the cumulative weights, in order of rank.
+    The group at position r of the shuffled list has weight 1 / (r + 1).
     """
     by_rank = list(range(groups))
     rng.shuffle(by_rank)
@@ -186,19 +179,16 @@ def _agentic_workload(
 ) -> Workload:
     """Build W4: sessions start at the times of their trace rows; draws three log-normal gaps by session."""
     if trace is None:
-        raise WorkloadError(
-            f"{name} needs the Mooncake conversation trace (conversation_trace.jsonl.gz of Mooncake's "
-            "FAST25 release), which is not shipped: give its path with --trace-file"
-        )
+        what = "the Mooncake conversation trace (conversation_trace.jsonl.gz of Mooncake's FAST25 release)"
+        raise WorkloadError(f"{name} needs {what}, which is not shipped: give its path with --trace-file")
     wanted = _W4_SESSIONS[load]
     # A shorter input cannot be split into rounds.
     usable = (row for row in iter_rows(trace) if W4_ROUNDS <= row.input_tokens <= W4_LONGEST_INPUT)
     rows = list(islice(usable, wanted))
     if len(rows) < wanted:
-        raise WorkloadError(
-            f"{trace}: {len(rows)} rows with input_length {W4_ROUNDS}..{W4_LONGEST_INPUT}, "
-            f"{name} {load} needs {wanted} of the Mooncake conversation trace"
-        )
+        found = f"{len(rows)} rows with input_length {W4_ROUNDS}..{W4_LONGEST_INPUT}"
+        need = f"{name} {load} needs {wanted} of the Mooncake conversation trace"
+        raise WorkloadError(f"{trace}: {found}, {need}")
     rng = Random(seed)
     shared = unique_tokens(f"{seed}/system", 0, SYSTEM_PROMPT_TOKENS) if name == "w4-shared" else b""
     start_ms = min(row.timestamp_ms for row in rows)
@@ -221,9 +211,8 @@ def _session(
 ) -> list[SimRequest]:
     """Make the four rounds of a session from one trace row, whose input is the whole conversation.
 
-    The prompt of round r (1..4) is the first r quarters of the row's input, so it begins with the prompt
-    before it.  Each quarter after the first stands for the previous answer and the next user turn.  No other
-    session has these tokens.  Every answer has the row's output length.
+    The prompt of round r (1..4) is the first r quarters of the row's input.  Each quarter after the first
+    stands for the previous answer and the next user turn.  Every answer has the row's output length.
     """
     requests: list[SimRequest] = []
     arrival_s = start_s

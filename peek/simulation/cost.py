@@ -5,13 +5,10 @@
 - weights: every step reads all parameters once, 2 bytes each.
 - flops: 2 x parameters per computed token, plus attention of every prefill token to its context.  That is
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
-- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2 bytes a
-token.
+- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2 bytes each.
 
 Hardware figures are those of the vendor's data sheet, memory is what the driver reports.  Model figures are
-those of the published `config.json`s and parameter counts.  `mfu` and `mbu` are fitted to NVIDIA's tables of
-an H100 and to one cell of the paper, and then hold for every card, cell and policy (docs/simulator.md).
-NVLink traffic of tensor parallelism is part of `mfu`, not modelled apart.
+those of the published `config.json`s.  For `mfu` and `mbu` see docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -32,12 +29,10 @@ class StepTimes(Protocol):
     """Anything that tells how long a step takes."""
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Return the seconds of one step.
+        """Return the seconds of a step that computes so many tokens, prefill and decode.
 
-        Args:
-            computed_tokens: number of tokens that the model computes, prefill and decode.
-            attention_pairs: number of (computed token, context token) pairs in prefill, see `chunk_pairs`.
-            kv_tokens: number of context tokens that decoding requests read.
+        `attention_pairs` are its (computed token, context token) pairs in prefill, see `chunk_pairs`, and
+        `kv_tokens` the context tokens that decoding requests read.
         """
         ...
 
@@ -81,12 +76,9 @@ MISTRAL_24B = Model("Mistral-Small-24B", 23.6e9, 40, 32, 8, 128)
 GEMMA2_27B = Model("Gemma-2-27B", 27.2e9, 46, 32, 16, 128)
 
 
+# Part of a card's memory that weights and KV cache may fill: SGLang's `mem_fraction_static` as the paper sets
+# it.  vLLM's 0.9 gives 1.6 GiB a card more, but its peak of activations takes as much.
 UTILISATION: Final = 0.88
-"""Part of a card's memory that weights and KV cache may fill.
-
-It is SGLang's `mem_fraction_static` as the paper sets it.  vLLM's 0.9 gives 1.6 GiB a card more, but its
-peak of activations takes as much.
-"""
 
 
 def arena_tokens(hardware: Hardware, model: Model, utilisation: float = UTILISATION) -> int:
@@ -150,8 +142,7 @@ MODELS: Final = {
 
 def cost_model_for(workload_name: str) -> CostModel:
     """Make the cost model of a workload: the paper's pairing for its cells, else Qwen2.5-32B on an H100."""
-    hardware, model = MODELS.get(workload_name[:2], (H100, QWEN25_32B))
-    return CostModel(hardware, model)
+    return CostModel(*MODELS.get(workload_name[:2], (H100, QWEN25_32B)))
 
 
 def arena_for(workload_name: str) -> int:
@@ -251,21 +242,15 @@ def _size(name: str, config: Mapping[str, Any], field: str) -> int:
 # -- step times fitted to a real engine ---------------------------------------------------------------
 
 
-ENOUGH: Final = 256  # number of steps before the first fit: 64 for each of the four terms
-
+# Floors that are tried, in tokens: a step of fewer tokens costs as much as the floor.  It is about 120 on an
+# H100, and larger where computing is faster for the bandwidth.
 FLOORS: Final = (1, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768)
-"""Floors that are tried, in tokens: a step of fewer tokens costs as much as the floor.  It is about 120 on an
-H100, and larger where computing is faster for the bandwidth."""
-
-_FADE: Final = 0.999
-"""Factor of every step's weight with each further step: the fit remembers about a thousand steps."""
-
+ENOUGH: Final = 256  # number of steps before the first fit: 64 for each of the four terms
+_FADE: Final = 0.999  # factor of a step's weight with each further step: a thousand steps are remembered
 _SOLVE_EVERY: Final = 64  # number of steps between two fits
 _SHORTEST_S: Final = 1e-4  # lower bound of a step's time in seconds, so that nothing is divided by 0
 _MOST_STALLED: Final = 2.0  # upper bound of the factor by which stalls may scale the fitted step times
-
-_UNITS: Final = np.array([1.0, 1e-3, 1e-7, 1e-5])
-"""Units of the four terms, which bring their sums of squares to one magnitude."""
+_UNITS: Final = np.array([1.0, 1e-3, 1e-7, 1e-5])  # of the four terms: brings their squares to one magnitude
 
 
 class _Fit:
@@ -297,8 +282,7 @@ class _Fit:
         for place in range(len(FLOORS)):
             found = _not_negative(self._moments[place], self._products[place])
             error = self._weight - 2.0 * found @ self._products[place] + found @ self._moments[place] @ found
-            if error / self._weight < best[0]:
-                best = (error / self._weight, place, found)
+            best = min(best, (error / self._weight, place, found), key=itemgetter(0))
         error, place, found = best
         scale = self._seconds / max(float(found @ self._sums[place]), _SHORTEST_S)
         return error, place, found * min(scale, _MOST_STALLED)

@@ -3,8 +3,7 @@
 `SimEngine` has what both kinds share; `BlockEngine` and `RadixEngine` implement `step`, which admits,
 allocates, evicts and preempts.  Only the cost model moves the clock, so a run depends on its arguments alone.
 
-The planner cannot tell these engines from real ones.  It gets the calls that an adapter makes, and reads the
-cache through `CacheView`.
+The planner cannot tell these engines from real ones: it gets an adapter's calls, and reads a `CacheView`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -24,19 +23,14 @@ from peek.planner import Plan, Planner
 from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 from peek.protocols import CacheView
 from peek.request import PendingRequest
-from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
+from peek.simulation.caches import BlockCache, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
-from peek.simulation.workload import Progress, SimRequest, Workload, pending
+from peek.simulation.workload import CIRCLE, Progress, SimRequest, Workload, followers, pending
 from peek.trie.continuations import Continuations
 
 
 class Job:
-    """One request on its way through an engine of either kind.
-
-    Of `prompt_tokens + generated` tokens, `computed` are in the KV cache.  The answer ends after
-    `output_tokens`, of which the engine knows only the upper bound `allowed_tokens`.  Times are virtual
-    seconds, negative before the event.
-    """
+    """One request on its way through an engine of either kind; times are negative before the event."""
 
     def __init__(self, request: SimRequest, arrival_s: float, symbols: Sequence[int] = ()) -> None:
         self.request = request
@@ -54,12 +48,11 @@ class Job:
         self.answer = request.answer  # the answer's symbols as far as known
         self.leaf: int = 0  # the `uid` of its tree node once it has ended
         self.prompt_tokens: int = request.num_tokens
-        self.output_tokens: int = request.output_tokens
-        self.allowed_tokens: int = request.output_tokens
-        self.computed: int = 0
+        self.output_tokens: int = request.output_tokens  # after which the answer ends, unknown to the engine
+        self.allowed_tokens: int = request.output_tokens  # its upper bound, which the engine knows
+        self.computed: int = 0  # tokens of prompt and answer that are in the KV cache
         self.generated: int = 0
         self.cached_at_admission: int = -1
-        self.loaded_at_admission: int = 0
         self.last_uncached: int = -1
         self.prefill_tokens: int = 0
         self.preemptions: int = 0
@@ -72,15 +65,11 @@ class Job:
         """Number of tokens known so far: those of the prompt and the generated ones."""
         return self.prompt_tokens + self.generated
 
-    def note_admission(self, now: float, cached: int, loaded: int = 0) -> None:
-        """Record an admission with `cached` tokens in the cache and `loaded` more from a tier.
-
-        Only the first admission counts for the hit and for `admitted_s`.
-        """
-        self.last_uncached = self.total_tokens - cached - loaded
+    def note_admission(self, now: float, cached: int) -> None:
+        """Record an admission with a hit of `cached` tokens, once `computed` is set; the first one counts."""
+        self.last_uncached = self.total_tokens - self.computed
         if self.cached_at_admission < 0:
             self.cached_at_admission = cached
-            self.loaded_at_admission = loaded
             self.admitted_s = now
 
 
@@ -91,7 +80,6 @@ class StepWork:
     computed_tokens: int = 0
     attention_pairs: float = 0.0
     kv_tokens: int = 0
-    loading_s: float = 0.0
     jobs: list[Job] = field(default_factory=list)
 
     def add(self, job: Job, tokens: int, pairs: float) -> None:
@@ -106,10 +94,7 @@ class StepWork:
 
 
 class SimEngine(ABC):
-    """Base of both engine kinds: runs one workload under one planner.  A subclass sets `cache`.
-
-    The planner orders the waiting queue; None leaves it in stock order.
-    """
+    """Base of both engine kinds, which set `cache`: runs a workload under a planner, None for stock order."""
 
     def __init__(
         self, workload: Workload, planner: Planner | None, cost: StepTimes, progress: Progress = None
@@ -123,8 +108,7 @@ class SimEngine(ABC):
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.jobs: dict[str, Job] = {}
-        self._placed: Plan | None = None
-        """The plan whose order the queue has now, None if the queue has changed since."""
+        self._placed: Plan | None = None  # the plan whose order the queue has now
         self._just_arrived: list[Job] = []
         self._just_admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
@@ -163,23 +147,15 @@ class SimEngine(ABC):
 
     def run(self) -> list[Job]:
         """Run until all requests are finished; return all jobs in order of arrival."""
-        names = {request.request_id for request in self.workload.requests}
-        if len(names) < len(self.workload.requests):
-            raise WorkloadError("two requests have one id")
+        self._followers = followers(self.workload)
         for request in self.workload.requests:
             if request.after is None:
                 self.schedule_arrival(request, request.arrival_s)
-            elif request.after in names:
-                self._followers.setdefault(request.after, []).append(request)
-            else:
-                raise WorkloadError(f"request {request.request_id} comes after {request.after}, not there")
         while self._finished < len(self.workload.requests):
             self.admit_arrivals()
             if not self.turn():  # nothing to compute: move the clock to the next arrival
-                if not self._arrivals and not self.stuck():
-                    raise WorkloadError("requests come after each other in a circle")
                 if not self._arrivals:
-                    raise self.too_small(self.stuck())
+                    raise self.too_small(self.stuck()) if self.stuck() else WorkloadError(CIRCLE)
                 self.now = max(self.now, self._arrivals[0][0])
         return list(self.jobs.values())
 
@@ -196,13 +172,19 @@ class SimEngine(ABC):
         self.steps += 1
         if work.jobs:
             self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
-            self.now += work.loading_s
         return work
 
     def end_step(self, work: StepWork) -> None:
-        """Do what happens at the end of a step, which is now."""
+        """End a step now: each of its jobs whose known tokens are all computed gets one more."""
         self.complete(work)
-        self._collect_tokens(work)
+        for job in work.jobs:
+            if job.computed < job.total_tokens:
+                continue
+            if job.generated == 0:
+                job.first_token_s = self.now
+            job.generated += 1
+            if job.generated >= job.output_tokens:
+                self.finish(job)
 
     def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
         """Schedule the arrival of a request at `at_s`.  O(log scheduled arrivals)."""
@@ -233,19 +215,8 @@ class SimEngine(ABC):
 
     def too_small(self, jobs: list[Job]) -> MemoryError:
         """Make the error for an arena that cannot hold even the first of `jobs`."""
-        name = jobs[0].request_id if jobs else "?"
+        name = jobs[0].request_id
         return MemoryError(f"the arena of {self.workload.arena_tokens} tokens cannot hold request {name}")
-
-    def _collect_tokens(self, work: StepWork) -> None:
-        """Generate one token of each job whose known tokens are all computed."""
-        for job in work.jobs:
-            if job.computed < job.total_tokens:
-                continue
-            if job.generated == 0:
-                job.first_token_s = self.now
-            job.generated += 1
-            if job.generated >= job.output_tokens:
-                self.finish(job)
 
     def finish(self, job: Job) -> None:
         """End a job that has its last token, and schedule the requests that come after it."""
@@ -340,22 +311,14 @@ def block_tokens_of(workload: Workload) -> int:
     return -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
 
 
-class Tier(NamedTuple):
-    """Host memory for evicted KV: its size in tokens, and its loading speed in tokens per second."""
-
-    tokens: int
-    tokens_per_s: float
-
-
 class BlockEngine(SimEngine):
     """A vLLM-like engine: one batch of prefill chunks and decodes a step, blocks, preemption.
 
-    Source: `vllm/v1/core/sched/scheduler.py` and `block_pool.py`.  Each step has a token budget.  Running
-    requests come first, each with one decode token or its next prefill chunk.  When blocks run out, the
-    youngest running request is preempted: it loses its blocks and returns to the head of the queue.  In a
-    step without preemption, waiting requests are admitted in queue order until budget, seats or blocks run
-    out.  Full blocks are visible to other requests as soon as they are scheduled, so siblings that are
-    admitted in the same step already hit.
+    Source: `vllm/v1/core/sched/scheduler.py` and `block_pool.py`.  Running requests come first, each with one
+    decode token or its next prefill chunk.  When blocks run out, the youngest is preempted: it loses its
+    blocks and returns to the head of the queue.  In a step without preemption, waiting requests are admitted
+    in queue order until budget, seats or blocks run out.  Full blocks are visible as soon as they are
+    scheduled, so siblings that are admitted in the same step already hit.
     """
 
     def __init__(
@@ -366,21 +329,12 @@ class BlockEngine(SimEngine):
         progress: Progress = None,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         symbols: SymbolTable | None = None,
-        tier: Tier | None = None,
     ) -> None:
-        """Make an empty engine, with a budget of `max_batched_tokens` a step.
-
-        Engines share a table of `symbols`, the names of blocks, where equal blocks need equal names.  A
-        `tier` takes the blocks evicted from the pool.  An admitted request loads the blocks that follow its
-        hit from there, and the step waits for the load.
-        """
+        """Make an empty engine; those whose equal blocks need equal names share a table of `symbols`."""
         super().__init__(workload, planner, cost, progress)
         self.block_tokens: int = block_tokens_of(workload)
-        self.tier = None if tier is None else HostTier(tier.tokens // self.block_tokens)
-        self.load_s: float = 0.0 if tier is None else self.block_tokens / tier.tokens_per_s
-        """Time to load one block, in seconds."""
         n_blocks = workload.arena_tokens // self.block_tokens
-        self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens, self.tier)
+        self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens)
         self.max_batched_tokens: int = max_batched_tokens
         self.preempted: list[Job] = []
         self._symbols = SymbolTable() if symbols is None else symbols
@@ -388,8 +342,7 @@ class BlockEngine(SimEngine):
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         text = request.key + request.answer
-        symbols = self._symbols.intern(text, self._block_bytes, request.namespace)
-        return Job(request, arrival_s, symbols)
+        return Job(request, arrival_s, self._symbols.intern(text, self._block_bytes, request.namespace))
 
     def fresh_symbol(self) -> int:
         """Return a name that no prompt contains, for a block of generated tokens."""
@@ -449,7 +402,7 @@ class BlockEngine(SimEngine):
             if not again and admitted == len(self.waiting):
                 break
             job = self.preempted[0] if again else self.waiting[admitted]
-            tokens = self._try_admit(job, budget, work)
+            tokens = self._try_admit(job, budget)
             if tokens == 0:
                 break
             if again:
@@ -461,28 +414,27 @@ class BlockEngine(SimEngine):
             self._schedule(job, tokens, work)
         self.leave(admitted)
 
-    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
+    def _try_admit(self, job: Job, budget: int) -> int:
         """Take the blocks of a job's first chunk; return the chunk's tokens, 0 if the prompt does not fit."""
         limit = (job.total_tokens - 1) // self.block_tokens
         cached = self.cache.match(job.symbols, limit)
         hit = len(cached)
-        loaded = 0 if self.tier is None else self.tier.run(job.symbols, hit, limit)
-        start = (hit + loaded) * self.block_tokens
+        start = (hit + self.beyond_hit(job, hit, limit)) * self.block_tokens
         tokens: int = min(job.total_tokens - start, budget)
         whole = self._blocks_for(job.total_tokens) - hit
         if whole > self.cache.free_blocks - self.cache.idle(cached):
             return 0  # vLLM's scheduler_reserve_full_isl: all that is known must fit, not this chunk only
         fresh = self._blocks_for(start + tokens) - hit
         self.cache.use(cached)
-        if self.tier is not None:
-            for symbol in job.symbols[hit : hit + loaded]:
-                self.tier.drop(symbol)  # before room for them pushes others out
-            work.loading_s += loaded * self.load_s
         job.blocks = cached + self._take(fresh)
         job.named = hit
         job.computed = start
-        job.note_admission(self.now, hit * self.block_tokens, loaded * self.block_tokens)
+        job.note_admission(self.now, hit * self.block_tokens)
         return tokens
+
+    def beyond_hit(self, job: Job, hit: int, limit: int) -> int:
+        """Return how many blocks behind a hit need no computing either, up to block `limit`: none here."""
+        return 0
 
     def _allocate(self, job: Job, tokens: int) -> bool:
         fresh = self._blocks_for(job.computed + tokens) - len(job.blocks)
@@ -548,8 +500,7 @@ class RadixEngine(SimEngine):
     Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdder`), 0.5.9.  Whenever a
     waiting request can be admitted, a prefill batch runs next and decoding stands still.  The batch is full
     at the chunk size, the input budget or the seats, or when memory has no room beside the expected output of
-    running requests: what they may still generate, times a ratio that falls while decoding finds memory.  The
-    next batch continues a prompt that is longer than the rest of the chunk, as far as the same room goes.  A
+    running requests: what they may still generate, times a ratio that falls while decoding finds memory.  A
     prefix enters the tree when its prefill, or chunk, ends, so siblings in one batch do not hit.  When
     decoding runs out of memory, requests with the fewest generated tokens are retracted and queue again.
 
@@ -566,12 +517,9 @@ class RadixEngine(SimEngine):
         progress: Progress = None,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
-        """Make an empty engine, with at most `chunk_tokens` prefill tokens in a batch.
-
-        A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
-        cycle (`MATCHING`), else of its head now and then (`REFRESHED`).
-        """
         super().__init__(workload, planner, cost, progress)
+        # A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
+        # cycle (`MATCHING`), else of its head now and then (`REFRESHED`).
         policy = FirstCome() if planner is None else planner.policy
         matches = isinstance(policy, MATCHING)
         limit = getattr(policy, "queue_limit", None)
@@ -592,7 +540,6 @@ class RadixEngine(SimEngine):
 
     @staticmethod
     def fits(workload: Workload, request: SimRequest) -> bool:
-        """Return whether an empty arena holds a request's prompt and answer."""
         return request.num_tokens + request.output_tokens < workload.arena_tokens
 
     def planner_key(self, job: Job) -> object:
@@ -606,17 +553,15 @@ class RadixEngine(SimEngine):
 
     def plan(self) -> None:
         super().plan()
+        refreshed: list[Job] = []
         if len(self.waiting) <= self._touch_limit:
-            self._touch(self.waiting)
+            refreshed = self.waiting
         elif self._refreshes:
             if self._refresh_cycles % REFRESH_EVERY == 0:
-                self._touch(self.waiting[REFRESHED - 1 :: -1])  # the head last, so that it stays longest
+                refreshed = self.waiting[REFRESHED - 1 :: -1]  # the head last, so that it stays longest
             self._refresh_cycles += 1
-
-    def _touch(self, jobs: list[Job]) -> None:
-        """Refresh the recency of what is cached of each job, in order."""
-        for job in jobs:
-            self.cache.match(job.key, job.request.namespace, self._match_limit(job))
+        for job in refreshed:
+            self._match(job)
 
     def step(self) -> StepWork:
         work = self._prefill_batch()
@@ -659,9 +604,8 @@ class RadixEngine(SimEngine):
     def next_chunk(self, job: Job, budget: int) -> int:
         """Return how many tokens the next batch computes of a prompt that one batch cannot finish.
 
-        Under shortest prefill first, the chunk leaves room for shorter requests at the head of the queue:
-        those with fewer uncached tokens than the rest of `job`, as long as one token of the budget stays.  A
-        planning cycle runs first, as SGLang sorts its queue first; then O(requests counted).  Source:
+        Under shortest prefill first, the chunk leaves room for requests at the head of the queue with fewer
+        uncached tokens than the rest of `job`, as long as one token of the budget stays.  Source:
         `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
         """
         remaining = job.total_tokens - job.computed
@@ -670,8 +614,7 @@ class RadixEngine(SimEngine):
         self.plan()
         reserved = 0
         for waiting in self.waiting:
-            node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
-            work = waiting.total_tokens - int(node.depth) * self.unit
+            work = waiting.total_tokens - int(self._match(waiting).depth) * self.unit
             if work >= remaining or reserved + work >= budget:
                 break
             reserved += work
@@ -691,7 +634,7 @@ class RadixEngine(SimEngine):
             if len(self.running) >= self.workload.max_running:
                 self._full = True
                 break
-            node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
+            node = self._match(waiting)
             cached = int(node.depth) * self.unit
             tokens = waiting.total_tokens - cached
             output = min(waiting.allowed_tokens - waiting.generated, CLIP_NEW_TOKENS)
@@ -722,9 +665,10 @@ class RadixEngine(SimEngine):
                 break
         self.leave(admitted)
 
-    def _match_limit(self, job: Job) -> int:
-        """Return how many symbols of the prompt may be hit; the last token is always computed."""
-        return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
+    def _match(self, job: Job) -> RadixNode:
+        """Return where the cached part of a prompt ends, without its last token; refreshes its recency."""
+        limit = min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
+        return self.cache.match(job.key, job.request.namespace, limit)
 
     def _extend(self, job: Job, tokens: int, work: StepWork) -> None:
         """Take memory for the next `tokens` tokens of a prompt, and compute them in this step."""
@@ -775,10 +719,13 @@ class RadixEngine(SimEngine):
 
     # -- memory ------------------------------------------------------------------------------------
 
+    def _hold_private(self, job: Job, tokens: int) -> None:
+        self.private_tokens += tokens - job.private
+        job.private = tokens
+
     def _take(self, job: Job, tokens: int) -> None:
         """Give `job` `tokens` tokens outside the tree; evict from the tree as many as are missing."""
-        self.private_tokens += tokens
-        job.private += tokens
+        self._hold_private(job, job.private + tokens)
         short = self.private_tokens + self.cache.cached_tokens - self._capacity
         if short > 0:
             self.cache.evict(short, self.eviction_score())
@@ -800,10 +747,6 @@ class RadixEngine(SimEngine):
         job.prefilled = job.computed == job.total_tokens
         if job.prefilled and self.planner is not None:
             self.planner.prefilled(job.request_id)
-
-    def _hold_private(self, job: Job, tokens: int) -> None:
-        self.private_tokens += tokens - job.private
-        job.private = tokens
 
     def release(self, job: Job) -> None:
         # The last token is generated but never computed.  The rest of the answer stays in the tree.

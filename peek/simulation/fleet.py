@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, WorkloadError
@@ -25,18 +25,14 @@ from peek.simulation.engines import BlockEngine, Job, SimEngine, StepWork
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_engine
-from peek.simulation.workload import Progress, SimRequest, Workload
+from peek.simulation.workload import CIRCLE, Progress, SimRequest, Workload, followers
 from peek.trie.keys import pack
 
 Answer = TypeVar("Answer")
 
 
 class ReportedBlocks:
-    """`CacheView` of a vLLM-like engine's blocks as they were at the last `refresh`.
-
-    The engine's own cache has a block from when it is scheduled.  So a refresh at the end of a step brings
-    what was computed, and one in between also what the step has yet to compute.
-    """
+    """`CacheView` of a vLLM-like engine's blocks, scheduled ones included, as at the last `refresh`."""
 
     block_symbols = 1
 
@@ -80,8 +76,7 @@ class SimFleet:
     """Runs one workload on several replicas behind a router.
 
     The cap on the client's outstanding requests counts once per replica.  `make_engine` makes an empty engine
-    from engine limits (a workload without requests) and a speed.  `timer` is called before and after each
-    decision of the router.  The other arguments are those of `simulate_fleet`.
+    from engine limits (a workload without requests) and a speed.  `timer` is read around each decision.
     """
 
     def __init__(
@@ -91,7 +86,7 @@ class SimFleet:
         router: Router,
         shape: FleetShape,
         timer: Callable[[], float],
-        progress: Progress = None,
+        progress: Progress,
     ) -> None:
         self.workload = workload
         self.router = router
@@ -105,7 +100,7 @@ class SimFleet:
         self._serial = 0
         self._finished: dict[str, Job] = {}
         self._arrived: dict[str, tuple[SimRequest, float]] = {}
-        self._followers: dict[str, list[SimRequest]] = {}
+        self._followers = followers(workload)
         self._held_back: deque[SimRequest] = deque()
         limit = workload.client_concurrency
         self._limit = None if limit is None else limit * len(shape.speeds)
@@ -121,10 +116,10 @@ class SimFleet:
         for request in self.workload.requests:
             if request.after is None:
                 self.at(request.arrival_s, partial(self._arrive, request))
-            else:
-                self._followers.setdefault(request.after, []).append(request)
         while len(self._finished) < len(self.workload.requests):
             if not self._events:
+                if len(self._arrived) == len(self._finished):
+                    raise WorkloadError(CIRCLE)
                 missing = len(self.workload.requests) - len(self._finished)
                 raise WorkloadError(f"{missing} requests wait for a replica, and none is left")
             self.now, _, event = heappop(self._events)
@@ -138,7 +133,7 @@ class SimFleet:
 
     # -- replicas --------------------------------------------------------------------------------------
 
-    def join(self, speed: float = 1.0) -> None:
+    def join(self, speed: float) -> None:
         """Add a replica with an empty cache; the router is told at once."""
         engine = self._make_engine(replace(self.workload, requests=(), client_concurrency=None), speed)
         member = Member(len(self.members), engine)
@@ -148,8 +143,7 @@ class SimFleet:
             view = member.blocks = ReportedBlocks(engine)
             if self._stale_s > 0.0:
                 self._refresh(member, member.blocks)
-        tokens = self.workload.arena_tokens
-        seats = self.workload.max_running
+        tokens, seats = self.workload.arena_tokens, self.workload.max_running
         self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, seats, self._stale_s))
         self._send()
 
@@ -249,9 +243,6 @@ class SimFleet:
         self._send()
 
 
-MOST_REPLICAS: Final = 16_384
-
-
 @dataclass(frozen=True)
 class FleetShape:
     """The replicas and router of a fleet, and when replicas die and join."""
@@ -266,7 +257,7 @@ class FleetShape:
 
     def __post_init__(self) -> None:
         require_one_of("router", self.router, ROUTERS)
-        require_within("replicas", len(self.speeds), 1, MOST_REPLICAS)
+        require_within("replicas", len(self.speeds), 1, 16_384)
         require_within("stale_s", self.stale_s, 0.0, 3600.0)
         for speed in self.speeds:
             require_within("speed", speed, 0.01, 100.0)
@@ -290,9 +281,8 @@ def simulate_fleet(
 ) -> dict[str, Any]:
     """Run `workload` on a fleet whose engines have the policy `label`; return the figures of the run.
 
-    They are those of `simulate`, and `replicas`, `router` and `stale_s`.  `imbalance` is the most prefill
-    tokens that a replica computed, over the mean; `decision_us` is the router's time per decision.  Arguments
-    are those of `simulate`; `router`, if given, replaces `shape.router`.
+    They are those of `simulate` and of `shape`.  `imbalance` is the most prefill tokens that a replica
+    computed, over the mean.  Arguments are those of `simulate`; `router`, if given, replaces `shape.router`.
     """
     if shape.stale_s > 0.0 and cache != "blocks":
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")

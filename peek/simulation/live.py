@@ -1,9 +1,8 @@
 """Simulated engines that follow a real engine: they get each request on arrival, and run up to the present.
 
-`LiveBlocks` and `LiveRadix` differ from the simulated engines in three things.  Requests come one by one and
-are forgotten when they end, so memory grows with the requests present.  The caller chooses the symbols, from
-0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the symbols of an answer
-are guesses until the caller tells them by `correct`, before or after the request has ended here.
+Requests of `LiveBlocks` and `LiveRadix` come one by one and are forgotten when they end.  The caller chooses
+the symbols, from 0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the
+symbols of an answer are guesses until the caller tells them by `correct`, before or after the end here.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from peek.simulation.cost import StepTimes
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.workload import SimRequest, Workload
 
-PATIENCE: Final = 3
-"""Number of steps in a row without work after which the head of the queue counts as too large to fit."""
-
+PATIENCE: Final = 3  # steps in a row without work after which the head of the queue counts as too large
 _MIX: Final = 0x1E3779B97F4A7C15  # an odd number whose multiples spread over 64 bits
 
 
@@ -53,12 +50,13 @@ class Live(SimEngine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.entered: list[Job] = []
-        """Jobs admitted for the first time since the reader last emptied the list."""
+        self.entered: list[
+            Job
+        ] = []  # jobs admitted for the first time since the reader last emptied the list
+        # Guesses the answer length of an arriving request, in tokens.
         self.length_of: Callable[[SimRequest], int] = attrgetter("output_tokens")
-        """Returns the guessed answer length of an arriving request, in tokens."""
+        # Length and symbols of the known answers of requests that have not ended, by id; see `correct`.
         self._known: dict[str, tuple[int, bytes]] = {}
-        """Length and symbols of the known answers of requests that have not ended, by id; see `correct`."""
         self._unknown: dict[str, Job] = {}  # ended jobs whose answer is still a guess, by id
         self._empty_turns = 0
 
@@ -112,10 +110,7 @@ class Live(SimEngine):
                 self._pass_time(until_s)
 
     def _pass_time(self, until_s: float) -> None:
-        """Move the clock to the next arrival or `until_s`, or drop a request that never fits.
-
-        Runs after a step without work.
-        """
+        """After a step without work: move the clock to the next arrival or `until_s`, or drop a request."""
         self._empty_turns += 1
         stuck = self.stuck()
         if stuck and self._empty_turns < PATIENCE:

@@ -52,10 +52,10 @@ class Site:
     speed: float = 1.0
     seats: int = 0  # number of requests that the replica runs at once; 0 where that is not known
     news_s: float = 0.0  # delay of news from the replica to the router
+    # uncached tokens of each request sent there that has no first token yet, by id
     queued: dict[str, int] = field(default_factory=dict)
-    """Uncached tokens of each request sent there that has no first token yet, by id."""
+    # ids of those that have a first token and have not ended
     running: dict[str, None] = field(default_factory=dict)
-    """Ids of the requests there that have a first token and have not ended."""
 
     @property
     def queued_tokens(self) -> int:
@@ -122,12 +122,7 @@ def round_robin(_: Arrival, sites: list[Site]) -> Site:
 
 
 class EarlyRouter(Router):
-    """Chooses a replica when a request arrives.  Without any replica, requests wait for one.
-
-    Args:
-        rule: returns the replica for a request out of a list.  The list begins with the next replica each
-            time, so that ties go round if the first of equal replicas is chosen.
-    """
+    """Chooses a replica by `rule` when a request arrives, of a list that begins with the next each time."""
 
     def __init__(self, rule: Callable[[Arrival, list[Site]], Site] = round_robin) -> None:
         super().__init__()
@@ -194,10 +189,7 @@ class SessionLeast(EarlyRouter):
 
 
 class WeighedScores(EarlyRouter):
-    """llm-d's default scorers, as published: 3 x prefix sent there, 2 x short queue, 2 x free cache.
-
-    Each score is from 0 to 1.  The shortest queue scores 1, the longest 0.
-    """
+    """llm-d's scorers, as published, each 0 to 1: 3 x prefix sent there, 2 x short queue, 2 x free cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,12 +217,10 @@ class WeighedScores(EarlyRouter):
 class PrefixAffinity(EarlyRouter):
     """Sends a request where the longest prefix of it was sent, while the replicas are evenly loaded.
 
-    Two documented rules, of Ray Serve and of SGLang's router, with their defaults for the arguments.  The
-    load is uneven if the most outstanding requests of a replica exceed the fewest by more than `apart`, and
-    are more than `ratio` times as many.  Then `drawn` replicas are drawn (0: all), and the one with the
-    fewest outstanding requests gets the request.  A prefix counts as a match from the part `match` of the
-    prompt on; without one, the replica that was sent the fewest symbols gets the request.  The record is not
-    bounded.
+    The documented rules of Ray Serve and of SGLang's router.  The load is uneven if the most outstanding
+    requests of a replica exceed the fewest by more than `apart`, and are more than `ratio` times as many;
+    then the fewest of `drawn` replicas (0: all) decide.  A prefix counts from the part `match` of the prompt
+    on; without one, the fewest symbols sent decide.  The record is not bounded.
     """
 
     def __init__(self, apart: int, ratio: float, match: float, drawn: int) -> None:
@@ -250,24 +240,20 @@ class PrefixAffinity(EarlyRouter):
         loads = [len(site.outstanding) for site in sites]
         most, fewest = max(loads), min(loads)
         if most - fewest > self._apart and most > self._ratio * fewest:
-            drawn = self._random.sample(sites, min(self._drawn, len(sites))) if self._drawn else sites
-            site = least_outstanding(arrival, drawn)
+            asked = self._random.sample(sites, min(self._drawn, len(sites))) if self._drawn else sites
         else:
             matched = {site.name: arrival.held_by(self._sent[site.name]) for site in sites}
-            best = max(matched.values())
-            if best < self._match * (len(arrival.key) // SYMBOL_BYTES):
+            if max(matched.values()) < self._match * (len(arrival.key) // SYMBOL_BYTES):
                 matched = {site.name: -self._sent[site.name].symbols for site in sites}
-                best = max(matched.values())
-            site = least_outstanding(arrival, [site for site in sites if matched[site.name] == best])
+            best = max(matched.values())
+            asked = [site for site in sites if matched[site.name] == best]
+        site = least_outstanding(arrival, asked)
         self._sent[site.name].note(arrival.request_id, arrival.key, arrival.namespace)
         return site
 
 
 class CentralFifo(Router):
-    """Holds one queue in arrival order.
-
-    Its head goes to the replica with the fewest outstanding requests of those with room in their window.
-    """
+    """Holds one queue: its head goes where the fewest are outstanding of those with room in their window."""
 
     def ready(self, now: float) -> list[tuple[str, int]]:
         sent = []
@@ -283,15 +269,14 @@ class CentralFifo(Router):
 class PeekRouter(Router):
     """Routes by `FleetPlanner`, which binds late, or early with `early`.
 
-    An answer is expected to have the mean length of the answers so far, and a cache to hold the prompts that
-    were sent there.  With `early` all windows are endless.  The run sets seats, late news and `unit_tokens`
-    of `config`.
+    An answer is expected to have the mean length of the answers so far.  With `early` all windows are
+    endless.  The run sets seats, late news and `unit_tokens` of `config`.
     """
 
     def __init__(self, early: bool = False, config: FleetConfig | None = None) -> None:
         super().__init__()
         self.fleet = FleetPlanner()
-        windows = FleetConfig() if config is None else config
+        windows = config or FleetConfig()
         self._windows = replace(windows, window_requests=EVERY, warm_requests=EVERY) if early else windows
         self._answers = 0
         self._answered_tokens = 0

@@ -12,11 +12,10 @@ from peek.errors import WorkloadError
 from peek.planner import Planner
 from peek.simulation.caches import SymbolTable
 from peek.simulation.cost import CostModel, StepTimes, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine, Tier
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.workload import Progress, Workload, ideal_hit
 
 CACHES: Final[dict[str, type[RadixEngine | BlockEngine]]] = {"radix": RadixEngine, "blocks": BlockEngine}
-"""Engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like."""
 
 
 class Target(NamedTuple):
@@ -39,26 +38,17 @@ def simulate(
     progress: Progress = None,
     watch: Callable[[list[Job]], None] | None = None,
     targets: Sequence[Target] = TARGETS,
-    tier: Tier | None = None,
 ) -> dict[str, Any]:
     """Run `workload` under the policy `label`; return the figures of `peek simulate --json`.
 
-    A workload whose requests all warm up is a `WorkloadError`.
-
-    Args:
-        label: a policy label, see `PeekConfig.from_label`.
-        cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
-        timer: returns seconds of real time, for `plan_us`; without it these figures are 0.
-        cost: step times; None takes the paper's hardware and model for this cell.
-        watch: called once with all finished jobs, in order of arrival.
-        targets: targets of `goodput`, which has the share of requests that met each.
-        tier: host memory behind the cache, with "blocks" only (else `WorkloadError`); `tier_hit` is then the
-            share of prompt tokens that was loaded from it.
+    `cache` is "radix" (SGLang-like engine) or "blocks" (vLLM-like), `cost` None the paper's for this cell.
+    `timer` returns seconds of real time, for `plan_us`.  `watch` is called once with all jobs, in order of
+    arrival.  `targets` are those of `goodput`.  `WorkloadError` if all requests warm up.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
     model = cost_model_for(workload.name) if cost is None else cost
-    jobs = make_engine(config, cache, workload, model, meter, progress, tier).run()
+    jobs = make_engine(config, cache, workload, model, meter, progress).run()
     if watch is not None:
         watch(jobs)
     return {
@@ -66,21 +56,19 @@ def simulate(
         "load": workload.load,
         "policy": label,
         "seed": workload.seed,
-        **figures(workload, jobs, targets, tier is not None),
+        **figures(workload, jobs, targets),
         "plan_us": meter.figures(),
     }
 
 
 def make_engine(
     config: PeekConfig, cache: str, workload: Workload, cost: StepTimes, meter: PlanMeter,
-    progress: Progress = None, tier: Tier | None = None, symbols: SymbolTable | None = None,
+    progress: Progress = None, symbols: SymbolTable | None = None,
 ) -> SimEngine:  # fmt: skip
     """Make an empty engine of a kind, see `simulate`; `symbols` may be those of other engines."""
     planner = None if config.is_stock else make_planner(config, cache, meter)
     if cache == "blocks":
-        return BlockEngine(workload, planner, cost, progress, symbols=symbols, tier=tier)
-    if tier is not None:
-        raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
+        return BlockEngine(workload, planner, cost, progress, symbols=symbols)
     return RadixEngine(workload, planner, cost, progress)
 
 
@@ -111,14 +99,11 @@ class PlanMeter:
         return {"mean": float(spans.mean()), "p99": float(np.percentile(spans, 99))}
 
 
-def figures(
-    workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS, tiered: bool = False
-) -> dict[str, Any]:
+def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS) -> dict[str, Any]:
     """Compute the metrics of a run over all jobs that arrived after the warm-up.
 
-    `goodput` is the share of requests that met both parts of a target.  `slowdown` is a request's time in the
-    system over that time without the wait in the queue.  `job_s` is there where requests have sessions: the
-    time from the arrival of a session's first turn to the end of its last answer.
+    `slowdown` is a request's time in the system over that time without the wait in the queue.  `job_s` is
+    there where requests have sessions.
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]
@@ -127,9 +112,8 @@ def figures(
     ttft = [job.first_token_s - job.arrival_s for job in measured]
     e2e = [job.finished_s - job.arrival_s for job in measured]
     wait = [job.admitted_s - job.arrival_s for job in measured]
-    tpot = [
-        (job.finished_s - job.first_token_s) / (job.generated - 1) for job in measured if job.generated > 1
-    ]
+    decoded = [job for job in measured if job.generated > 1]
+    tpot = [(job.finished_s - job.first_token_s) / (job.generated - 1) for job in decoded]
     prompt = sum(job.prompt_tokens for job in measured)
     span = max(job.finished_s for job in measured) - min(job.arrival_s for job in measured)
     sessions = _sessions(measured)
@@ -137,7 +121,6 @@ def figures(
         "requests": len(workload.requests),
         "finished": sum(1 for job in jobs if job.finished_s >= 0.0),
         "cache_hit": sum(job.cached_at_admission for job in measured) / prompt,
-        **({"tier_hit": sum(job.loaded_at_admission for job in measured) / prompt} if tiered else {}),
         "ideal_hit": ideal_hit(workload),
         "throughput_rps": len(measured) / span,
         "ttft_s": _summary(ttft),

@@ -1,10 +1,9 @@
 """Read recorded traffic as a workload: traces in Mooncake's format, and sessions for a closed loop.
 
 A trace has one JSON object per line, plain or compressed by gzip, xz or Zstandard:
-`{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
-hash id per block of the prompt; the last block may be partial.  Ids are chained: equal ids mean equal
-prefixes up to the end of the block, so they can serve as symbols.  A row may also give the tokens of a
-block (`"block_tokens"`, as `peek trace` writes it) and a tenant (`"tenant"`).
+`{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one hash id per
+block of the prompt; the last block may be partial.  Equal ids mean equal prefixes up to the end of the block,
+so they can serve as symbols.  A row may also have `"block_tokens"` and `"tenant"`.
 
 Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`, the seconds from the end of the
 answer before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and
@@ -24,7 +23,7 @@ from math import isfinite
 from os import PathLike
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from peek.compressed import bare, damage, unpacked
 from peek.errors import WorkloadError
@@ -57,19 +56,15 @@ class TraceRow:
 def read_mooncake(
     path: str | PathLike[str], *, block_tokens: int | None = None, limit: int | None = None
 ) -> Workload:
-    """Read a trace file into a workload.
+    """Read a trace file, or the first `limit` rows of it, into a workload that is named after the file.
 
     Symbols are the hash ids of the *full* blocks, renumbered 0, 1, ... in order of their first appearance.
     The tokens of a partial last block count in `num_tokens` only, as no cache reuses part of a block.  Rows
     are sorted by time, and the earliest request arrives at 0.
 
-    The workload is named after the file, with load "trace" and seed 0.  The arena holds four requests as long
-    as the longest (prompt and output), and at least 50,000 tokens, in whole blocks.  With less than one such
-    request the trace could not finish, and far above four there is no memory pressure to study.
-
-    A compressed file is known by content or name.  `block_tokens` are the tokens per hash id, which become
-    `unit_tokens`; None takes those of the rows, else 512.  `limit` is the number of rows to read from the
-    start of the file; None reads all.
+    The arena holds four requests as long as the longest (prompt and output), and at least 50,000 tokens.
+    With less than one the trace could not finish, and far above four there is no memory pressure to study.
+    `block_tokens` are the tokens per hash id, the `unit_tokens`; None takes those of the rows, or 512.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
@@ -78,22 +73,18 @@ def recorded(name: str, rows: Iterable[TraceRow]) -> Workload:
     """Make a workload of checked rows, at least one, in any order; see `read_mooncake`."""
     ordered = sorted(rows, key=lambda row: row.timestamp_ms)
     dense: dict[int, int] = {}
-    requests = [
-        SimRequest(
-            request_id=f"trace-{position}",
-            arrival_s=(row.timestamp_ms - ordered[0].timestamp_ms) / 1000.0,
-            key=_key(row, dense),
-            num_tokens=row.input_tokens,
-            output_tokens=row.output_tokens,
-            tenant=row.tenant,
+    requests = []
+    for position, row in enumerate(ordered):
+        at_s = (row.timestamp_ms - ordered[0].timestamp_ms) / 1000.0
+        name_of, key = f"trace-{position}", _key(row, dense)
+        requests.append(
+            SimRequest(name_of, at_s, key, row.input_tokens, row.output_tokens, tenant=row.tenant)
         )
-        for position, row in enumerate(ordered)
-    ]
     return _workload(name, "trace", requests, ordered[0].block_tokens, len(ordered) // WARMUP_SHARE)
 
 
 def _workload(
-    name: str, load: str, requests: Sequence[SimRequest], unit_tokens: int, warmup: int = 0
+    name: str, load: str, requests: Sequence[SimRequest], unit_tokens: int, warmup: int
 ) -> Workload:
     """Make a workload with the default seats and the default arena, in whole units."""
     longest = max(request.num_tokens + request.output_tokens for request in requests)
@@ -131,21 +122,14 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
 
     The first row decides the format of all rows.  With `hash_ids`, rows are those of `read_mooncake`, and a
     session begins at the `timestamp` of its first turn.  Else rows have `tokens`, one symbol each, and
-    `at_session_rate` draws when sessions begin.  Rows may come in any order.
+    `at_session_rate` draws when sessions begin.  Rows may come in any order.  There is no warm-up.
 
-    The workload has load "sessions" and no warm-up; where rows have times, no `session_rate`, and seed 0.
-
-    Args:
-        path: file, as for `read_mooncake`.
-        rate: mean number of sessions that begin in a second; not used where rows have times.
-        seed: seed of the draws; not used where rows have times.
-        limit: number of sessions to take from the start; of other sessions only the name is checked.
-
-    Cost: O(tokens); memory for four bytes per token or block that is kept.
+    `limit` is the number of sessions to take from the start; of others only the name is checked.  O(tokens);
+    memory for four bytes per token or block that is kept.
     """
     found = _Sessions(path, limit)
     requests = with_answers(found.requests(), found.unit_tokens)
-    workload = _workload(_name(path).removesuffix(".sessions"), "sessions", requests, found.unit_tokens)
+    workload = _workload(_name(path).removesuffix(".sessions"), "sessions", requests, found.unit_tokens, 0)
     return workload if found.has_times else at_session_rate(workload, rate, seed)
 
 
@@ -167,13 +151,6 @@ def at_session_rate(workload: Workload, rate: float, seed: int) -> Workload:
     return replace(workload, requests=requests, seed=seed, session_rate=rate)
 
 
-class _Turn(NamedTuple):
-    """One checked turn of a session; its request arrives at the time of its row, 0 where rows have none."""
-
-    line: int
-    request: SimRequest
-
-
 class _Sessions:
     """The checked sessions of a file; `has_times` tells whether rows have Mooncake's fields."""
 
@@ -182,29 +159,27 @@ class _Sessions:
         self.unit_tokens = 1
         self._limit = limit
         self._dense: dict[int, int] = {}
-        self._turns: dict[str, dict[int, _Turn]] = {}
+        # By session and number: the line of a turn, and its request at the time of its row, if it has one.
+        self._turns: dict[str, dict[int, tuple[int, SimRequest]]] = {}
         for _ in _checked(path, self._take):
             pass
         for session, turns in self._turns.items():
             for wanted, number in enumerate(sorted(turns)):
                 if number != wanted:
                     said = f"turn {number} of session {_short(session)} is there without turn {wanted}"
-                    raise WorkloadError(f"{path}, line {turns[number].line}: {said}")
+                    raise WorkloadError(f"{path}, line {turns[number][0]}: {said}")
 
     def requests(self) -> list[SimRequest]:
         """Return the turns of all sessions, sessions in order of their start; the earliest starts at 0."""
-        sessions = [[turns[number].request for number in range(len(turns))] for turns in self._turns.values()]
+        sessions = [[turns[number][1] for number in range(len(turns))] for turns in self._turns.values()]
         sessions.sort(key=lambda turns: turns[0].arrival_s)
         start_ms = sessions[0][0].arrival_s
-        return [
-            replace(turn, arrival_s=(turns[0].arrival_s - start_ms) / 1000.0)
-            for turns in sessions
-            for turn in turns
-        ]
+        starts = [(turns, (turns[0].arrival_s - start_ms) / 1000.0) for turns in sessions]
+        return [replace(turn, arrival_s=start_s) for turns, start_s in starts for turn in turns]
 
     def _take(self, row: dict[str, Any], line: int) -> None:
         """Check a row and keep its turn.  The `WorkloadError` gives the fault; the caller adds the place."""
-        _check_fields(row, ("session", "turn", "gap_s"))
+        _check_fields(row, "session", "turn", "gap_s")
         if not self._turns:
             self.has_times = "hash_ids" in row
         session = row["session"]
@@ -228,15 +203,14 @@ class _Sessions:
             f"{session}/{number}", start_ms, key, tokens, _output_tokens(row),
             after=before, think_s=think_s, tenant=_tenant(row), session=session,
         )  # fmt: skip
-        turn = _Turn(line, request)
-        kept = self._turns.setdefault(session, {}).setdefault(number, turn)
-        if kept is not turn:
+        first, kept = self._turns.setdefault(session, {}).setdefault(number, (line, request))
+        if kept is not request:
             said = f"turn {number} of session {_short(session)}"
-            raise WorkloadError(f"{said} is there twice, first in line {kept.line}")
+            raise WorkloadError(f"{said} is there twice, first in line {first}")
 
 
 def _tokens_key(row: dict[str, Any]) -> bytes:
-    _check_fields(row, ("tokens", "output_length"))
+    _check_fields(row, "tokens", "output_length")
     tokens = row["tokens"]
     if not isinstance(tokens, list):
         raise WorkloadError(f"tokens is {_short(tokens)}, not a list")
@@ -252,10 +226,7 @@ def _tokens_key(row: dict[str, Any]) -> bytes:
 
 
 def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Iterator[TraceRow]:
-    """Yield the rows of a trace file in file order; blank lines are skipped.
-
-    Arguments are those of `read_mooncake`.  Raises `WorkloadError` at the first fault, or for no rows.
-    """
+    """Yield the rows of a trace file, see `read_mooncake`; `WorkloadError` at a fault, or for no rows."""
     wanted = block_tokens
 
     def check(row: dict[str, Any], _: int) -> TraceRow:
@@ -270,10 +241,7 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
 
 
 def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], Row]) -> Iterator[Row]:
-    """Call `check` with each row of a file and its line number, from 1; yield the results.
-
-    The file may be compressed.  Adds the file and, for a fault of a row, its line to every `WorkloadError`.
-    """
+    """Yield `check` of each row and its line, from 1; adds file and line to every `WorkloadError`."""
     number = 0
     packing = ""
     empty = True
@@ -294,9 +262,8 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
     except damage() as error:
         raise WorkloadError(f"{path}: bad {packing} data, in line {number + 1} or later: {error}") from None
     except UnicodeDecodeError as error:  # text is decoded in chunks, so the exact line is not known
-        raise WorkloadError(
-            f"{path}: not UTF-8 text, in line {number + 1} or later: {error.reason}"
-        ) from None
+        what = f"not UTF-8 text, in line {number + 1} or later: {error.reason}"
+        raise WorkloadError(f"{path}: {what}") from None
     except OSError as error:
         raise WorkloadError(f"{path}: cannot read: {error.strerror or error}") from None
     except ValueError as error:  # a path with a NUL character
@@ -316,7 +283,7 @@ def _object(line: str) -> dict[str, Any]:
 
 def row_of(row: dict[str, Any], wanted: int | None = None) -> TraceRow:
     """Check a row of Mooncake's format.  The `WorkloadError` gives the fault; the caller adds the place."""
-    _check_fields(row, ("timestamp", "input_length", "output_length", "hash_ids"))
+    _check_fields(row, "timestamp", "input_length", "output_length", "hash_ids")
     timestamp = _time("timestamp", row["timestamp"], "ms")
     input_tokens = _whole("input_length", row["input_length"])
     if input_tokens == 0:
@@ -328,15 +295,13 @@ def row_of(row: dict[str, Any], wanted: int | None = None) -> TraceRow:
     block_tokens = _block_tokens(row.get("block_tokens"), wanted)
     blocks = -(-input_tokens // block_tokens)
     if len(hash_ids) != blocks:
-        raise WorkloadError(
-            f"{len(hash_ids)} hash_ids, but input_length {input_tokens} makes {blocks} blocks of "
-            f"{block_tokens} tokens"
-        )
+        made = f"input_length {input_tokens} makes {blocks} blocks of {block_tokens} tokens"
+        raise WorkloadError(f"{len(hash_ids)} hash_ids, but {made}")
     checked_ids = tuple(_whole("hash_ids entry", item) for item in hash_ids)
     return TraceRow(timestamp, input_tokens, output_tokens, checked_ids, block_tokens, _tenant(row))
 
 
-def _check_fields(row: dict[str, Any], fields: Iterable[str]) -> None:
+def _check_fields(row: dict[str, Any], *fields: str) -> None:
     for field in fields:
         if field not in row:
             raise WorkloadError(f"missing field {field!r}")

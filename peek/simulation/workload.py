@@ -1,9 +1,7 @@
 """Workloads as pure data: requests with arrival times, and the hit of a cache that never evicts.
 
-`ideal_hit` needs no trie.  The longest prefix that a key shares with *any* earlier key is the longest that it
-shares with its two neighbours in the sorted list of earlier keys.  So one sorted list per namespace and one
-binary search per request are enough.  Comparing `bytes` is one memcmp, which is faster than a trie over
-symbols, and no hash can collide.
+`ideal_hit` needs no trie: the longest prefix that a key shares with *any* earlier key is the longest that it
+shares with its two neighbours in the sorted list of these, and comparing `bytes` is one memcmp.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from peek.errors import WorkloadError
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, heads_of, match_span
 
@@ -50,16 +49,10 @@ class SimRequest:
 def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int) -> PendingRequest:
     """Translate a request for a planner; `key` is its prompt in the symbols of the engine's cache."""
     return PendingRequest(
-        request.request_id,
-        key,
-        arrival_s,
-        request.namespace,
-        request.num_tokens,
-        tenant=request.tenant,
+        request.request_id, key, arrival_s, request.namespace, request.num_tokens,
+        tenant=request.tenant, session=request.session, ttft_target_s=request.ttft_target_s,
         heads=heads_of(request.key, unit_tokens),
-        session=request.session,
-        ttft_target_s=request.ttft_target_s,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +73,26 @@ class Workload:
     rate_scale: float = 1.0  # factor by which the requests of a trace arrive faster than recorded
     # mean number of recorded sessions that begin in a second; None where it was not drawn
     session_rate: float | None = None
+
+
+CIRCLE: Final = "requests come after each other in a circle"
+
+
+def followers(workload: Workload) -> dict[str, list[SimRequest]]:
+    """Return the requests that come after another one, by the id of that one.  O(N).
+
+    `WorkloadError` if two requests have one id, or one comes after a request that is not there.
+    """
+    names = {request.request_id for request in workload.requests}
+    if len(names) < len(workload.requests):
+        raise WorkloadError("two requests have one id")
+    found: dict[str, list[SimRequest]] = {}
+    for request in workload.requests:
+        if request.after is not None:
+            if request.after not in names:
+                raise WorkloadError(f"request {request.request_id} comes after {request.after}, not there")
+            found.setdefault(request.after, []).append(request)
+    return found
 
 
 def faster(workload: Workload, factor: float) -> Workload:
@@ -125,16 +138,12 @@ def unique_tokens(source: str, name: int, count: int) -> bytes:
 
 
 def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
-    """Return cached prompt tokens / prompt tokens of a cache that never evicts, in arrival order.
+    """Return cached tokens / prompt tokens of a cache that never evicts, in arrival order; 0.0 for none.
 
     A request hits the longest prefix, in whole symbols, that it shares with any earlier request of its
-    namespace.  The hit has at most `num_tokens - 1` tokens, as engines always compute the last token.  Of
-    answers, the cache has only the tokens of `SimRequest.answer`.
-
-    `include_warmup` counts the warm-up requests in the ratio, as the paper's ideal values do.  Without it
-    they only warm the cache, as in the metrics of a run.  The ratio is 0.0 if no request is counted.
-
-    Cost: O(N log N) comparisons of keys; memory for one reference per key.
+    namespace, but never its last token.  Of answers, the cache has only the tokens of `SimRequest.answer`.
+    `include_warmup` counts the warm-up requests, as the paper's ideal values do; without it they only warm
+    the cache, as in the metrics of a run.  O(N log N) comparisons of keys; memory for one reference per key.
     """
     seen: dict[str, list[bytes]] = {}
     hit_tokens = prompt_tokens = 0

@@ -14,18 +14,6 @@ from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pag
 from peek.testing.views import check_cache_view
 
 __all__ = [
-    "Arrival",
-    "History",
-    "MissingHypothesis",
-    "NaiveCache",
-    "NaiveCacheView",
-    "NaivePendingTree",
-    "Pages",
-    "Replay",
-    "Scene",
-    "Step",
-    "check_cache_view",
-    "check_policy",
-    "naive_walk",
-    "strategies",
-]
+    "Arrival", "History", "MissingHypothesis", "NaiveCache", "NaiveCacheView", "NaivePendingTree", "Pages",
+    "Replay", "Scene", "Step", "check_cache_view", "check_policy", "naive_walk", "strategies",
+]  # fmt: skip

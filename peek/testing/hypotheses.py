@@ -40,11 +40,7 @@ else:
 
 
 def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], examples: int | None) -> None:
-    """Call `check` with drawn examples; `AssertionError` with the message of the smallest that fails.
-
-    None for `examples`, their number, takes it from the settings profile in use.
-    """
-    need_hypothesis()
+    """Call `check` with examples, None: as many as set; `AssertionError` of the smallest that fails."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis.errors import Flaky
 
@@ -67,7 +63,5 @@ def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], example
     except AssertionError:
         raise AssertionError(failures[-1]) from None
     except Flaky:
-        cause = (
-            "something outside its arguments (a clock, chance, state that every copy has in common) decides"
-        )
-        raise AssertionError(f"{failures[-1]}\nIt does not fail every time: {cause}.") from None
+        cause = "something outside its arguments (a clock, chance, state that every copy has in common)"
+        raise AssertionError(f"{failures[-1]}\nIt does not fail every time: {cause} decides.") from None

@@ -3,18 +3,14 @@
 `order(queue, cycle)` must have these properties:
 
 - **a permutation**: the answer is a new list with every request of the queue once, and nothing else;
-- **nothing is touched**: the given list, the pending tree, the cycle and every attribute of the requests stay
-  as they were, except the attribute `section`;
-- **equal arguments, equal orders**: the order is the same for a copy of the policy, for other request ids,
-  for a tree that came about in another way (ids of tree nodes and the order of children tell nothing), and
-  whatever an earlier cycle left in `section` and `lane`;
+- **nothing is touched**: the list, the tree, the cycle and the requests stay as they were, but for `section`;
+- **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree that came
+  about in another way, and whatever an earlier cycle left in `section` and `lane`;
 - **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
   `reads_tree` those of the tree;
-- **no memory**: earlier orders make no difference.  A policy that means to remember is checked with
-  `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and departure
-  (`arrived`, `left`) as from a planner;
-- **its stream**, where it has one, is the same order;
-- **a bound on waiting**, where one is given.
+- **no memory**: earlier orders make no difference.  With `stateful=True`, two copies with one history agree.
+  Each hears of every arrival and departure (`arrived`, `left`) as from a planner;
+- **its stream**, where it has one, is the same order, and **a bound on waiting** holds, where one is given.
 """
 
 from __future__ import annotations
@@ -114,18 +110,17 @@ class _Case:
     defers_siblings: bool
 
     def prepare(self, policy: AdmissionPolicy) -> Prepared:
-        return self.scene.prepare(policy.theta, self.work_done, self.defers_siblings)
+        return told(policy, self.scene.prepare(policy.theta, self.work_done, self.defers_siblings))
 
 
 def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
     policy = make()
     subject = _Subject(type(policy).__name__, show_scene(case.scene))
-    expected = subject.order(policy, told(policy, case.prepare(policy)))
-    twin = make()
-    again = subject.order(twin, told(twin, case.prepare(policy)))
+    expected = subject.order(policy, case.prepare(policy))
+    twin, streams = make(), make()
+    again = subject.order(twin, case.prepare(twin))
     subject.same(expected, again, "a copy of the policy orders the same queue differently")
-    streams = make()
-    streamed = subject.stream(streams, told(streams, case.prepare(policy)))
+    streamed = subject.stream(streams, case.prepare(streams))
     if streamed is not None:  # engines take it in place of `order`
         subject.same(expected, streamed, "its stream is another order")
     _check_names(subject, make(), case, expected)
@@ -137,7 +132,7 @@ def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
         before.order(used, earlier)
         for request in earlier.queue:
             used.left(request, WITHDRAWN, 0)
-        again = subject.order(used, told(used, case.prepare(used)))
+        again = subject.order(used, case.prepare(used))
         subject.same(expected, again, f"it remembers what it ordered before:\n{show_scene(case.before)}")
 
 
@@ -147,7 +142,7 @@ def _check_names(subject: _Subject, policy: AdmissionPolicy, case: _Case, expect
     names = {row.request_id: f"other-{n - i}" for i, row in enumerate(case.scene.rows)}
     rows = tuple(replace(row, request_id=names[row.request_id]) for row in case.scene.rows)
     renamed = replace(case, scene=replace(case.scene, rows=rows))
-    again = subject.order(policy, told(policy, renamed.prepare(policy)))
+    again = subject.order(policy, renamed.prepare(policy))
     subject.same([names[name] for name in expected], again, f"it depends on request ids; with {names}")
 
 
@@ -174,7 +169,7 @@ def _check_reads(subject: _Subject, make: Factory, case: _Case, expected: list[s
     ):
         if not is_read:
             policy = make()
-            prepared = told(policy, case.prepare(policy))
+            prepared = case.prepare(policy)
             for i, request in enumerate(prepared.queue):
                 spoil(i, request)
             subject.same(expected, subject.order(policy, prepared), fault)
@@ -197,16 +192,13 @@ def _check_history(make: Factory, history: History, stateful: bool) -> None:
             anew = replay.scene(step.cached, step.now).prepare(policy.theta, replay.work_done)
             expected = subject.order(fresh, told(fresh, anew))
         order = subject.order(policy, replay.prepare(step.cached, step.now, policy.theta))
-        if order != expected:
-            cause = _TREE
-            if stateful:
-                cause = "two copies of the policy with one history disagree"
-            else:
-                fresh = make()
-                anew = told(fresh, replay.prepare(step.cached, step.now, fresh.theta))
-                if subject.order(fresh, anew) == expected:
-                    cause = "it remembers earlier cycles"
-            subject.same(expected, order, f"{cause}; at {step.now:g}")
+        cause = "two copies of the policy with one history disagree" if stateful else _TREE
+        if order != expected and not stateful:
+            fresh = make()
+            anew = told(fresh, replay.prepare(step.cached, step.now, fresh.theta))
+            if subject.order(fresh, anew) == expected:
+                cause = "it remembers earlier cycles"
+        subject.same(expected, order, f"{cause}; at {step.now:g}")
         prepared = streamed.prepare(step.cached, step.now, policy.theta)
         names = subject.stream(streaming, prepared)
         if names is None:
@@ -247,12 +239,12 @@ class _Subject:
 
     def order(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str]:
         """The ids in the policy's order, after every check that one call allows."""
-        queue, cycle = prepared.queue, prepared.cycle
+        queue = prepared.queue
         waiting = list(queue)
         before = [_attributes(request) for request in waiting]
         circumstances = _cycle_facts(prepared)
         try:
-            answer: object = policy.order(queue, cycle)
+            answer: object = policy.order(queue, prepared.cycle)
         except Exception as error:
             raise self._raised("order", error) from error
         if len(queue) != len(waiting) or any(a is not b for a, b in zip(queue, waiting, strict=True)):
@@ -315,8 +307,8 @@ def _cycle_facts(prepared: Prepared) -> tuple[object, ...]:
         while node is not None:
             marks.append((node.uid, node.count, node.depth, node.walk_matched, node.walk_epoch))
             node = next_preorder(node)
-    tree = (tuple(marks), cycle.tree.version)
-    return *tree, cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings
+    facts = (cycle.tree.version, cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings)
+    return tuple(marks), *facts
 
 
 def _factory(policy: AdmissionPolicy | Factory) -> Factory:
@@ -357,8 +349,7 @@ def _seconds(row: Arrival, cached: list[Place]) -> float:
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
     """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long.
 
-    The engine is the simplest possible.  Whenever it is free it computes the first prompt of the order, at a
-    steady pace, and every prompt that it has begun stays cached.
+    Whenever the engine is free it computes the first prompt of the order, and all that it computed is cached.
     """
     replay, waiting, cached = Replay(policy=policy), dict[str, Arrival](), list[Place]()
     ahead_s: dict[str, float] = {}  # seconds of the engine for the requests before one on its arrival

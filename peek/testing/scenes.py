@@ -1,8 +1,7 @@
 """Queues as plain data, at one moment (`Scene`) and over time (`History`, `Replay`), and their printed form.
 
-A `Scene` builds the library's objects (`prepare`, `planner`).  It also computes every signal that a policy
-may read a second time, from the definitions (`facts`).  A `Replay` keeps one tree over many steps, as a
-planner does, and never makes it anew.
+A `Scene` builds the library's objects (`prepare`, `planner`).  A `Replay` keeps one tree over many steps, as
+a planner does, and never makes it anew.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from peek.planner import Planner
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle
 from peek.policy.sections import THETA
 from peek.request import PendingRequest
-from peek.testing.twins import NaivePendingTree, Place, longest
+from peek.testing.twins import Place, longest
 from peek.trie.dual_walk import DualWalk
 from peek.trie.keys import heads_of
 from peek.trie.pending_tree import PendingTree
@@ -57,38 +56,10 @@ class Arrival:
 
     def request(self) -> PendingRequest:
         """Make a new request object; the planner sets its `arrival_work`."""
-        request = PendingRequest(self.request_id, list(self.symbols), self.arrival_time, self.namespace)
-        request.num_tokens, request.tenant = self.num_tokens, self.tenant
-        request.session, request.ttft_target_s = self.session, self.ttft_target_s
-        return request
-
-
-@dataclass(frozen=True)
-class Fact:
-    """The signals of one request, from their definitions; lengths in tokens unless said otherwise."""
-
-    row: Arrival
-    rank: int
-    num_tokens: int
-    cached_len: int
-    coming_len: int
-    score: int
-    cluster: Place | None
-    cluster_size: int
-    head: Place | None
-
-    @property
-    def request_id(self) -> str:
-        return self.row.request_id
-
-    @property
-    def cluster_depth(self) -> int:
-        """Depth of the cluster, in symbols."""
-        return 0 if self.cluster is None else len(self.cluster[1])
-
-    @property
-    def uncached(self) -> int:
-        return self.num_tokens - self.cached_len
+        return PendingRequest(
+            self.request_id, list(self.symbols), self.arrival_time, self.namespace, self.num_tokens,
+            tenant=self.tenant, session=self.session, ttft_target_s=self.ttft_target_s,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,28 +115,6 @@ class Scene:
         DualWalk(tree).walk(self.cache())
         tree.refresh(-(-theta // self.unit))
         return Prepared(queue, Cycle(tree, self.now, self.unit, work_done, defers_siblings))
-
-    def naive_tree(self) -> NaivePendingTree:
-        tree = NaivePendingTree()
-        for row in self.rows:
-            tree.insert(row.request_id, row.symbols, row.namespace)
-        return tree
-
-    def facts(self, theta: int = THETA) -> list[Fact]:
-        """The facts of all requests, in arrival order."""
-        tree = self.naive_tree()
-        scores, clusters = tree.scores(), tree.clusters()
-        heads = tree.heads(-(-theta // self.unit))
-        found = []
-        for rank, row in enumerate(self.rows):
-            name, cluster = row.request_id, clusters[row.request_id]
-            cached, coming = (
-                longest(places, row.place) * self.unit for places in (self.cached, self.in_flight)
-            )
-            size = 1 if cluster is None else tree.pending_count(cluster[1], cluster[0])
-            tokens = row.tokens(self.unit)
-            found.append(Fact(row, rank, tokens, cached, coming, scores[name], cluster, size, heads[name]))
-        return found
 
 
 def ids(requests: Iterable[PendingRequest]) -> list[str]:
@@ -309,8 +258,7 @@ def show_arrival(row: Arrival) -> str:
     return f"{row.request_id}: arrived at {row.arrival_time:g}{tokens}{who}, {show_place(row.place)}"
 
 
-_SHOWN: Final = 12
-"""Most requests of a queue that are shown."""
+_SHOWN: Final = 12  # most requests of a queue that are shown
 
 
 def show_scene(scene: Scene) -> str:

@@ -20,20 +20,17 @@ from peek.testing.twins import Place
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+# Pieces of prompts: lengths around theta and tau, heads that part late.
 PIECES: Final = ((1,), (2, 2), (3,) * 31, (3,) * 32, (3,) * 31 + (4,), (5,) * 40, (6,) * 33)
-"""Pieces of prompts: lengths around theta and tau, heads that part late."""
-
 NAMESPACES: Final = ("", "", "", "lora")
-
 _GAPS: Final = (0, 0, 1, 2, 7)
 _CUTS: Final = (1, 31, 32, 33, 34, 63, 64, 65, 10_000)
 
 # Examples are drawn as plain lists of small tuples and put together afterwards.  So a failing example can be
-# made smaller by leaving entries out.
+# made smaller by leaving entries out.  A draft has symbols, what the key leaves out of the prompt, namespace,
+# and names; a cut the number of the request whose prompt is cached (modulo the queue's length), and its end.
 _Draft = tuple[tuple[int, ...], str, str, tuple[str, str, float | None]]
-"""Symbols, the part of the prompt that the key leaves out, namespace."""
 _Cut = tuple[int, int]
-"""Number of the request whose prompt is cached (modulo the queue's length), and its cached symbols."""
 
 
 def prompts() -> SearchStrategy[tuple[int, ...]]:
@@ -42,10 +39,7 @@ def prompts() -> SearchStrategy[tuple[int, ...]]:
 
 
 def queues(min_size: int = 1, max_size: int = 8, unit: int = 1) -> SearchStrategy[tuple[Arrival, ...]]:
-    """Requests `r0`, `r1`, ... in arrival order, the first at 0, all before `NOW`; some come together.
-
-    `unit` are the tokens per symbol.
-    """
+    """Requests `r0`, `r1`, ... in arrival order, the first at 0, all before `NOW`; `unit` tokens a symbol."""
     return _rows(min_size, max_size).map(partial(_queue, unit))
 
 

@@ -1,14 +1,8 @@
 """The specification in code: a tree, a cache and a walk that are slow and obviously right.
 
 Everything here follows its definition, and is computed by looking at all requests or all cached sequences.
-Nothing is imported from the rest of the library, so an error cannot be shared.
-
-| here | specifies |
-|---|---|
-| `NaivePendingTree` | `peek.PendingTree` |
-| `NaiveCache` | an engine's prefix cache and its own longest-prefix match |
-| `NaiveCacheView` | what a `peek.CacheView` answers for such a cache |
-| `naive_walk` | `peek.DualWalk` |
+Nothing is imported from the rest of the library, so an error cannot be shared.  `NaivePendingTree` specifies
+`PendingTree`, `NaiveCache` an engine's cache, `NaiveCacheView` a `CacheView` of it, `naive_walk` `DualWalk`.
 
 A *place* is `(namespace, symbols from the root)`; it names a tree node, a cached node, a cursor or a key.
 """
@@ -87,14 +81,10 @@ class NaivePendingTree:
     def scores(self) -> dict[str, int]:
         """Sum over the nodes of a path of pending_count x edge length (Eq. 1).
 
-        No key ends or diverges inside an edge, so every symbol of an edge has the count of its node.  Each
-        symbol of the key contributes the number of requests that share the key up to it.
+        That is the sum over a key's symbols of the requests that share the key up to it.
         """
         counts = self.counts()
-        return {
-            request_id: sum(counts[prefix] for prefix in prefixes(key))
-            for request_id, key in self.waiting.items()
-        }
+        return {name: sum(counts[prefix] for prefix in prefixes(key)) for name, key in self.waiting.items()}
 
     def clusters(self) -> dict[str, Place | None]:
         """The deepest node on each request's path with two requests or more at or below it."""
@@ -111,18 +101,6 @@ class NaivePendingTree:
             request_id: (namespace, symbols[:theta]) if len(symbols) >= theta else None
             for request_id, (namespace, symbols) in self.waiting.items()
         }
-
-    def peak_demand(self, place: Place) -> int:
-        """Max of pending_count x depth over the tree nodes at or above a place (Eq. 2)."""
-        nodes = self.nodes()
-        return max(
-            (nodes[prefix] * len(prefix[1]) for prefix in prefixes(place) if prefix in nodes), default=0
-        )
-
-    def shared_levels(self, place: Place) -> int:
-        """Number of tree nodes at or above a place that two requests or more share."""
-        nodes = self.nodes()
-        return sum(nodes.get(prefix, 0) >= 2 for prefix in prefixes(place))
 
 
 class NaiveCache:
@@ -153,8 +131,7 @@ def naive_walk(prompts: Mapping[str, Place], cache: NaiveCache) -> dict[str, int
 class Pages:
     """Translates tokens to symbols as an adapter does: one symbol per whole page, the rest left out.
 
-    With `chained` a page's symbol stands for everything up to the page's end (vLLM's block hashes), else for
-    the page's own tokens.
+    With `chained` a page's symbol stands for everything up to its end (vLLM's block hashes).
     """
 
     def __init__(self, page_tokens: int = 1, chained: bool = False) -> None:
@@ -177,9 +154,6 @@ class Pages:
     def tokens(self, symbols: Iterable[int]) -> list[int]:
         """The tokens that symbols stand for."""
         return [token for symbol in symbols for token in self._contents[symbol]]
-
-    def symbols_in_use(self) -> range:
-        return range(len(self._contents))
 
 
 class NaiveCacheView:

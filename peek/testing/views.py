@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from peek.protocols import CacheView
 from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import show_place, tree_of
-from peek.testing.twins import NaivePendingTree, Place
+from peek.testing.twins import Place, radix_nodes
 from peek.trie.dual_walk import DualWalk
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 LongestMatch = Callable[[list[int], str], int]
 
-_MEMBERS = ("unit_tokens", "root", "advance", "node_id")
 _CHANGES = 20
 
 
@@ -70,9 +68,8 @@ def check_cache_view(
     stock = [(namespace, key) for namespace in namespaces for key in keys if key]
     held = _matches(longest_match, stock)
     if not any(held):
-        raise AssertionError(
-            "nothing that was asked for is cached, so nothing is proved: fill the cache, pass prompts="
-        )
+        fault = "nothing that was asked for is cached, so nothing is proved"
+        raise AssertionError(f"{fault}: fill the cache, pass prompts=")
 
     def check(queue: list[Place]) -> None:
         _check_queue(view, longest_match, queue)
@@ -84,7 +81,7 @@ def check_cache_view(
 
 
 def _check_members(view: CacheView) -> None:
-    missing = [name for name in _MEMBERS if not hasattr(view, name)]
+    missing = [name for name in ("unit_tokens", "root", "advance", "node_id") if not hasattr(view, name)]
     if missing:
         raise AssertionError(f"{type(view).__name__} is no CacheView: it lacks {', '.join(missing)}")
     unit = view.unit_tokens
@@ -114,13 +111,10 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
     """Prompts of the stock, cut anywhere, then nothing, the rest of another prompt, or unknown symbols."""
     unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
-    others = st.builds(
-        lambda place, start: place[1][start % len(place[1]) :], st.sampled_from(stock), st.integers(0, 9_999)
-    )
+    some = st.sampled_from(stock)
+    others = st.builds(lambda place, start: place[1][start % len(place[1]) :], some, st.integers(0, 9_999))
     tails = unknown if chained else st.one_of(unknown, others)
-    return st.lists(
-        st.builds(_cut, st.sampled_from(stock), st.integers(1, 10_000), tails), min_size=1, max_size=6
-    )
+    return st.lists(st.builds(_cut, some, st.integers(1, 10_000), tails), min_size=1, max_size=6)
 
 
 def _cut(place: Place, end: int, tail: tuple[int, ...]) -> Place:
@@ -151,9 +145,8 @@ def _check_queue(view: CacheView, longest_match: LongestMatch, queue: list[Place
 def _check_unchanged(places: Sequence[Place], before: list[int], after: list[int]) -> None:
     for place, was, now in zip(places, before, after, strict=True):
         if was != now:
-            raise AssertionError(
-                f"reading changed the cache: {show_place(place)} matched {was} tokens, now {now}"
-            )
+            changed = f"{show_place(place)} matched {was} tokens, now {now}"
+            raise AssertionError(f"reading changed the cache: {changed}")
 
 
 def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
@@ -173,10 +166,7 @@ def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
 def _show(waiting: dict[str, Place]) -> str:
     """The waiting prompts, and where the edges of their tree end, which bound the segments asked for."""
     lines = ["  waiting:", *(f"    {name}: {show_place(place)}" for name, place in waiting.items())]
-    twin = NaivePendingTree()
-    for name, (namespace, key) in waiting.items():
-        twin.insert(name, key, namespace)
-    ends = sorted({len(symbols) for _, symbols in twin.nodes()})
+    ends = sorted({len(symbols) for _, symbols in radix_nodes(waiting.values())})
     return "\n".join([*lines, f"  edges of their tree end at symbols {', '.join(map(str, ends))}"])
 
 
@@ -207,8 +197,7 @@ def _check_version(
         raise AssertionError(f"change was called {_CHANGES} times and moved the match of no prompt")
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(NamedTuple):
     """The view's own cursor, and the place that it must stand for."""
 
     inner: Any
@@ -293,9 +282,8 @@ class WatchedView:
                 continue
             upper = deepest.get(node, place)
             if upper[0] != place[0] or place[1][: len(upper[1])] != upper[1]:
-                raise AssertionError(
-                    f"node_id is {node} at {show_place(upper)} and at {show_place(place)}, two branches"
-                )
+                branches = f"{show_place(upper)} and at {show_place(place)}, two branches"
+                raise AssertionError(f"node_id is {node} at {branches}")
             deepest[node] = place
 
     def _check_parents(self, ids: dict[Place, int]) -> None:
@@ -304,10 +292,8 @@ class WatchedView:
             above = [one for one in ids if one[0] == place[0] and place[1][: len(one[1])] == one[1]]
             for upper in above:
                 if ids[upper] not in path:
-                    raise AssertionError(
-                        f"parent_id leads from {show_place(place)} through {path}, "
-                        f"not through {ids[upper]}, the node of {show_place(upper)}"
-                    )
+                    missed = f"not through {ids[upper]}, the node of {show_place(upper)}"
+                    raise AssertionError(f"parent_id leads from {show_place(place)} through {path}, {missed}")
 
     def _climb(self, place: Place, node: int) -> list[int]:
         """The ids up to 0; there are at most as many as symbols and a root, as each node holds a symbol."""

@@ -100,10 +100,10 @@ class VirtualSglang(SimEngine):
     def extends(self, work: StepWork, rid: str, start: int, tokens: int) -> None:
         """`rid` computes `tokens` of its prefill behind `start`; the first chunk of one is its admission."""
         job = self.jobs[rid]
+        job.computed = start
         if job not in self.running:
             job.note_admission(self.now, start)
             self.running.append(job)
-        job.computed = start
         work.add(job, tokens, chunk_pairs(start, tokens))
         job.computed += tokens
 

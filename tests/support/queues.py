@@ -8,18 +8,20 @@ very same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from peek import PeekConfig, Planner
-from peek.testing.scenes import NOW, Arrival, Fact, Scene, cache_of, ids
+from peek.testing.scenes import NOW, Arrival, Scene, cache_of, ids
 from peek.testing.strategies import NAMESPACES as NAMES
 from peek.testing.strategies import PIECES, caches, prompts, queues, scenes
-from peek.testing.twins import Place, longest, prefixes
+from peek.testing.twins import NaivePendingTree, Place, longest, prefixes
 
 __all__ = [
     "NAMESPACES", "NOW", "PIECES", "PROMPTS", "TAU", "THETA", "Arrival", "Blocks", "Fact", "Scene",
-    "cache_of", "caches", "ids", "longest", "planner_of", "queues", "rows_of", "scenes",
+    "cache_of", "caches", "facts_of", "ids", "longest", "naive_tree", "planner_of", "queues", "rows_of",
+    "scenes",
 ]  # fmt: skip
 
 THETA = 32
@@ -27,6 +29,58 @@ TAU = 32
 
 NAMESPACES = st.sampled_from(NAMES)
 PROMPTS = prompts()
+
+
+@dataclass(frozen=True)
+class Fact:
+    """The signals of one request, from their definitions; lengths in tokens unless said otherwise."""
+
+    row: Arrival
+    rank: int
+    num_tokens: int
+    cached_len: int
+    coming_len: int
+    score: int
+    cluster: Place | None
+    cluster_size: int
+    head: Place | None
+
+    @property
+    def request_id(self) -> str:
+        return self.row.request_id
+
+    @property
+    def cluster_depth(self) -> int:
+        """Depth of the cluster, in symbols."""
+        return 0 if self.cluster is None else len(self.cluster[1])
+
+    @property
+    def uncached(self) -> int:
+        return self.num_tokens - self.cached_len
+
+
+def naive_tree(rows: Iterable[Arrival]) -> NaivePendingTree:
+    tree = NaivePendingTree()
+    for row in rows:
+        tree.insert(row.request_id, row.symbols, row.namespace)
+    return tree
+
+
+def facts_of(scene: Scene, theta: int = THETA) -> list[Fact]:
+    """The facts of all requests of a scene, in arrival order; `theta` are the tokens of the head."""
+    tree = naive_tree(scene.rows)
+    scores, clusters = tree.scores(), tree.clusters()
+    heads = tree.heads(-(-theta // scene.unit))
+    found = []
+    for rank, row in enumerate(scene.rows):
+        name, cluster = row.request_id, clusters[row.request_id]
+        cached, coming = (
+            longest(places, row.place) * scene.unit for places in (scene.cached, scene.in_flight)
+        )
+        size = 1 if cluster is None else tree.pending_count(cluster[1], cluster[0])
+        tokens = row.tokens(scene.unit)
+        found.append(Fact(row, rank, tokens, cached, coming, scores[name], cluster, size, heads[name]))
+    return found
 
 
 class Blocks:

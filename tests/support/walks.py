@@ -162,3 +162,20 @@ def place_of(node: Node | None, namespace: str = "") -> Place:
         symbols[:0] = memoryview(node.edge).cast("i")
         node = node.parent
     return namespace, tuple(symbols)
+
+
+def symbols_of(pages: Pages) -> range:
+    """All symbols that stand for a page."""
+    return range(len(pages._contents))
+
+
+def peak_demand(twin: NaivePendingTree, place: Place) -> int:
+    """Max of pending_count x depth over the tree nodes at or above a place (Eq. 2)."""
+    nodes = twin.nodes()
+    return max((nodes[prefix] * len(prefix[1]) for prefix in prefixes(place) if prefix in nodes), default=0)
+
+
+def shared_levels(twin: NaivePendingTree, place: Place) -> int:
+    """Number of tree nodes at or above a place that two requests or more share."""
+    nodes = twin.nodes()
+    return sum(nodes.get(prefix, 0) >= 2 for prefix in prefixes(place))

@@ -1,10 +1,9 @@
 """One request as Envoy reports it over ext_proc, and the answers to Envoy's messages.
 
 In the endpoint picker protocol of the Gateway API Inference Extension (its proposal 004) a header and dynamic
-metadata name the picked endpoint.  The data plane says which endpoints are candidates and which one served.
-Request bodies come whole (BUFFERED), or in pieces to send back (FULL_DUPLEX_STREAMED), which are kept until
-the body ends or is too long to be read.  Bodies of answers need not come: the stream of messages stays open
-until the answer has ended.
+metadata name the picked endpoint.  Request bodies come whole (BUFFERED), or in pieces to send back
+(FULL_DUPLEX_STREAMED), which are kept until the body ends or is too long to be read.  Bodies of answers need
+not come: the stream of messages stays open until the answer has ended.
 """
 
 from __future__ import annotations
@@ -15,47 +14,32 @@ from typing import Any, Final
 from peek.adapters.epp.picker import LONGEST_READ, Picked, Picker
 from peek.errors import NoReplica
 
-DESTINATION: Final = "x-gateway-destination-endpoint"
-"""The header, and the field in `LB`, that name the picked endpoint."""
-
+DESTINATION: Final = "x-gateway-destination-endpoint"  # header, and field in `LB`: the picked endpoint
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 LB: Final = "envoy.lb"
 SUBSET_HINT: Final = "envoy.lb.subset_hint"
-UPSTREAM: Final = "upstream.address"
-"""An attribute that Envoy, if configured to, sends with an answer: the endpoint that served it."""
-
+UPSTREAM: Final = "upstream.address"  # attribute of an answer, if Envoy is so configured: what served it
 SESSION: Final = "x-session-id"
-
-PIECE: Final = 60_000
-"""Bytes of a body that are sent back at a time; gateways take 64 KiB."""
-
-NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4
-"""Of `ProcessingMode.BodySendMode`."""
+PIECE: Final = 60_000  # bytes of a body that are sent back at a time; gateways take 64 KiB
+NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4  # of `ProcessingMode.BodySendMode`
 
 
 class Exchange:
     """One stream of messages, for one request; `picker` is asked once."""
 
     def __init__(self, picker: Picker) -> None:
-        from envoy.config.core.v3 import base_pb2
         from envoy.service.ext_proc.v3 import external_processor_pb2
-        from envoy.type.v3 import http_status_pb2
 
-        self._core: Any = base_pb2
         self._proto: Any = external_processor_pb2
-        self._status: Any = http_status_pb2
         self._picker = picker
         self._picked: Picked | None = None
         self._session = ""
         self._subset: list[str] | None = None
-        self._mode = -1
-        """How the request's body comes, -1 where Envoy is too old to say."""
-        self._answer_mode = -1
-        """How the answer's body comes, likewise."""
+        self._mode = -1  # how the request's body comes, -1 where Envoy is too old to say
+        self._answer_mode = -1  # how the answer's body comes, likewise
         self._body = bytearray()
-        self._good = False
-        """Whether an answer has begun that is not an error."""
+        self._good = False  # whether an answer has begun that is not an error
 
     def end(self, complete: bool = False) -> None:
         """End the request: answered if no error, and `complete` or its answer's body does not come here."""
@@ -125,23 +109,15 @@ class Exchange:
         try:
             self._picked = await self._picker.pick(body, self._session, self._subset)
         except NoReplica as error:
-            return self._proto.ProcessingResponse(
-                immediate_response=self._proto.ImmediateResponse(
-                    status=self._status.HttpStatus(code=503),
-                    body=f"{error}\n".encode(),
-                    details="no_endpoint",
-                )
-            )
+            refusal = {"status": {"code": 503}, "body": f"{error}\n".encode(), "details": "no_endpoint"}
+            return self._proto.ProcessingResponse(immediate_response=refusal)
         endpoint = self._picked.endpoint
         response = self._plain(kind)
         response.dynamic_metadata.update({LB: {DESTINATION: endpoint}})
         if kind != "request_trailers":
             common = getattr(response, kind).response
-            header = self._core.HeaderValue(key=DESTINATION, raw_value=endpoint.encode())
-            common.header_mutation.set_headers.add(
-                header=header,
-                append_action=self._core.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
-            )
+            header = {"key": DESTINATION, "raw_value": endpoint.encode()}
+            common.header_mutation.set_headers.add(header=header, append_action="OVERWRITE_IF_EXISTS_OR_ADD")
             common.clear_route_cache = True
         return response
 

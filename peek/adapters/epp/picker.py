@@ -22,7 +22,7 @@ from typing import Any, Final
 from peek.adapters.engine_adapter import Statements
 from peek.adapters.fleet_metrics import FleetMetrics
 from peek.adapters.prompts import ROOM, Prompt, beginning_of
-from peek.errors import NoReplica, PeekError
+from peek.errors import NoReplica, PeekError, UnknownReplica
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.fleet.prompt_keys import BLOCK_TOKENS
 from peek.request import PendingRequest
@@ -30,43 +30,23 @@ from peek.settings import require_within
 
 logger = logging.getLogger(__name__)
 
-ASIDE_S: Final = 60.0
-"""Seconds for which the fewest requests decide after an internal error; then a new planner begins."""
-
-HUNG_S: Final = 5.0
-"""Seconds that a call of the planner may run, until it counts as hung."""
-
-LONGEST_READ: Final = 2**23
-"""Bytes of a body up to which its prompt is looked for, `ROOM` while the planner is late; what is longer is
-mostly images."""
-
-MOST_CALLS: Final = 5_000
-"""Calls of the planner that may wait for their turn; more are more than it can catch up with."""
-
-REST_S: Final = 1.0
-"""Seconds for which an endpoint gets nothing after another one served its request; doubled each time."""
-
-LONGEST_REST_S: Final = 30.0
-"""Upper bound of such a rest, in seconds."""
+ASIDE_S: Final = 60.0  # for which the fewest requests decide after an error; then a new planner begins
+HUNG_S: Final = 5.0  # seconds that a call of the planner may run, until it counts as hung
+LONGEST_READ: Final = 2**23  # bytes of a body that is read, `ROOM` while late; longer ones are mostly images
+MOST_CALLS: Final = 5_000  # that may wait for their turn; more are more than the planner can catch up with
+REST_S: Final = 1.0  # seconds for which an endpoint gets nothing after another served; doubled each time
+LONGEST_REST_S: Final = 30.0  # upper bound of such a rest, in seconds
 
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a picker.
+    """Settings of a picker."""
 
-    Attributes:
-        cache_tokens: prefix cache of an endpoint; four bytes of a prompt count as a token.
-        seats: requests that an endpoint computes at once, its max_num_seqs; 0: not known.
-        stickiness: as in `FleetConfig`.
-        decode_tokens: expected length of an answer, tokens, unless the request allows fewer.
-        deadline_s: seconds that the planner may take for a request.
-    """
-
-    cache_tokens: int = 200_000
-    seats: int = 256
-    stickiness: float = 4.0
-    decode_tokens: int = 128
-    deadline_s: float = 0.1
+    cache_tokens: int = 200_000  # prefix cache of an endpoint; four bytes of a prompt count as a token
+    seats: int = 256  # requests that an endpoint computes at once, its max_num_seqs; 0: not known
+    stickiness: float = 4.0  # as in `FleetConfig`
+    decode_tokens: int = 128  # expected length of an answer, tokens, unless the request allows fewer
+    deadline_s: float = 0.1  # seconds that the planner may take for a request
 
     def __post_init__(self) -> None:
         require_within("cache_tokens", self.cache_tokens, 0, 2**60)
@@ -81,28 +61,20 @@ class Options:
 
 @dataclass
 class Picked:
-    """A request at an endpoint.
+    """A request at an endpoint."""
 
-    Attributes:
-        serial: its name for the planner.
-        brain: the planner that knows of it; None if none does.
-        began: whether its answer has begun.
-        ended: whether it has ended; further news of it is ignored.
-    """
-
-    serial: str
+    serial: str  # its name for the planner
     endpoint: str
-    brain: Brain | None
-    began: bool = False
-    ended: bool = False
+    brain: Brain | None  # the planner that knows of it
+    began: bool = False  # whether its answer has begun
+    ended: bool = False  # further news of it is ignored
 
 
 class Brain:
     """A planner, its metrics, and the thread in which its calls run; answers are awaited in `loop`."""
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
-        self.runs_since: float | None = None
-        """When the call began that runs now; None while none does."""
+        self.runs_since: float | None = None  # when the call began that runs now; None while none does
         self.fleet = FleetPlanner(options.fleet())
         self.metrics = FleetMetrics(self.fleet)
         self._options = options
@@ -158,8 +130,8 @@ class Brain:
         with self.metrics.deciding():
             barred = []
             if allowed is not None:
-                barred = [each.name for each in self.fleet.status() if each.accepting]
-                barred = [name for name in barred if name not in allowed]
+                status = self.fleet.status()
+                barred = [each.name for each in status if each.accepting and each.name not in allowed]
             try:
                 for name in barred:
                     self.fleet.pause(name)
@@ -189,14 +161,9 @@ class Brain:
             decode_tokens = min(decode_tokens, prompt.most_tokens)
         key = prompt.key
         sessions = (session or None, parsed.get("prompt_cache_key"), parsed.get("user"))
-        request = PendingRequest(
-            serial,
-            key.key,
-            time.monotonic(),
-            namespace=key.namespace,
-            num_tokens=key.num_tokens,
-            session=self._statements.of(prompt.parameters, sessions).session,
-        )
+        session = self._statements.of(prompt.parameters, sessions).session
+        now = time.monotonic()
+        request = PendingRequest(serial, key.key, now, key.namespace, key.num_tokens, session=session)
         return request, decode_tokens
 
     def started(self, serial: str, endpoint: str) -> None:
@@ -213,18 +180,17 @@ class Brain:
     def join(self, endpoint: str) -> None:
         """Add an endpoint with an empty cache, even if it is about to leave."""
         with self.metrics.changing:
-            if any(each.name == endpoint for each in self.fleet.status()):
+            with suppress(UnknownReplica):
                 self.fleet.lost(endpoint, requeue=False)
             self.fleet.join(endpoint, cache_tokens=self._options.cache_tokens)
 
     def leave(self, endpoint: str, lost: bool) -> None:
         """Remove an endpoint after its last request has ended, or at once if it is `lost`."""
-        with self.metrics.changing:
-            if any(each.name == endpoint for each in self.fleet.status()):
-                if lost:
-                    self.fleet.lost(endpoint, requeue=False)
-                else:
-                    self.fleet.leave(endpoint)
+        with self.metrics.changing, suppress(UnknownReplica):
+            if lost:
+                self.fleet.lost(endpoint, requeue=False)
+            else:
+                self.fleet.leave(endpoint)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
@@ -244,16 +210,12 @@ class Picker:
         self._clock = clock
         self._brain = Brain(options, asyncio.get_running_loop(), clock)
         self._endpoints: list[str] = []
-        self._loads: dict[str, int] = {}
-        """Number of requests at each endpoint that has any, also if it may no longer be picked."""
-        self._resting: dict[str, float] = {}
-        """Resting endpoints, and when each rest ends."""
-        self._rest_s: dict[str, float] = {}
-        """Length of an endpoint's last rest, until it serves a request."""
+        self._loads: dict[str, int] = {}  # requests at each endpoint that has any, also if it has gone
+        self._resting: dict[str, float] = {}  # resting endpoints, and when each rest ends
+        self._rest_s: dict[str, float] = {}  # length of an endpoint's last rest, until it serves a request
         self._serial = 0
         self._aside_until = 0.0
-        self._late: asyncio.Future[Any] | None = None
-        """The last call of the planner that missed its deadline."""
+        self._late: asyncio.Future[Any] | None = None  # the last call of the planner that missed its deadline
         self._told: set[str] = set()
 
     def collect(self) -> Iterator[Any]:
@@ -301,10 +263,9 @@ class Picker:
     # -- requests ------------------------------------------------------------------------------------
 
     async def pick(self, body: bytes, session: str = "", subset: Iterable[str] | None = None) -> Picked:
-        """Return a request with its endpoint, one of `subset` if that is given.
+        """Return a request with its endpoint, one of `subset` if that is given; `NoReplica`.
 
         Waits for the planner, `deadline_s` at most; it is not asked about a long body.
-        `NoReplica` if there is no endpoint.
         """
         allowed = None if subset is None else frozenset(self._endpoints).intersection(subset)
         if not (self._endpoints if allowed is None else allowed):
@@ -317,11 +278,10 @@ class Picker:
         if endpoint and endpoint not in self._endpoints:  # it has gone meanwhile
             self._tell(brain, brain.ended, serial, "")
             endpoint = ""
-        knows = bool(endpoint)
+        knows = bool(endpoint) or is_long or self._is_late()
         if not endpoint:
             endpoint = self._least(allowed)
-            if is_long or self._is_late():
-                knows = True
+            if knows:
                 self._tell(brain, brain.went, serial, b"" if is_long else body, session, endpoint)
         self._count(endpoint, 1)
         return Picked(serial, endpoint, brain if knows else None)
@@ -368,10 +328,7 @@ class Picker:
         return ""
 
     def began(self, picked: Picked, served: str = "") -> None:
-        """Note that a request's answer begins to come from the endpoint `served`, "" if that is unknown.
-
-        If another endpoint was picked, that one rests, and its cache counts as lost.
-        """
+        """Note that an answer begins, from `served` if known; if another was picked, that one rests."""
         if picked.began or picked.ended:
             return
         picked.began = True

@@ -23,37 +23,20 @@ from peek.errors import InvalidConfig
 
 logger = logging.getLogger(__name__)
 
-POLL_S: Final = 1.0
-"""Seconds between two reads of the list of endpoints, names looked up anew."""
-
-GRACE_S: Final = 5.0
-"""Seconds that requests under way may take after SIGTERM; others are refused."""
-
-SWITCH_S: Final = 0.0005
-"""Python's switch interval: seconds for which a thread keeps the interpreter while the other one waits."""
-
-LONGEST_MESSAGE: Final = 2**25 + 2**20
-"""Bytes of a message: of the longest body that deploy/envoy-epp.yaml lets through, and what is around it."""
-
+POLL_S: Final = 1.0  # seconds between two reads of the list of endpoints, names looked up anew
+GRACE_S: Final = 5.0  # seconds that requests under way may take after SIGTERM; others are refused
+SWITCH_S: Final = 0.0005  # seconds for which a thread keeps the interpreter while the other one waits
+LONGEST_MESSAGE: Final = 2**25 + 2**20  # bytes: the longest body of deploy/envoy-epp.yaml, and more around it
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
-SERVING: Final = b"\x08\x01"
-"""gRPC's `HealthCheckResponse` of status SERVING; its only field is a number."""
-
+SERVING: Final = b"\x08\x01"  # gRPC's `HealthCheckResponse` of status SERVING; its only field is a number
 NOT_SERVING: Final = b"\x08\x02"
-
-NEEDED: Final = ("grpc", "envoy", "prometheus_client")
-"""Packages of the extra `[epp]`."""
-
+NEEDED: Final = ("grpc", "envoy", "prometheus_client")  # packages of the extra `[epp]`
 ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missing: pip install 'peek-kv[epp]'"
 
 
 class EndpointList:
-    """Endpoints named by flags and by a file, looked up anew at each `read`.
-
-    Each of `named` is a `host:port`; a name stands for all its addresses.  `file` lists these, one in each
-    line (`#` begins a comment), or is Envoy's own in JSON (EDS).
-    """
+    """Endpoints named by flags (`host:port`, of a name all addresses) and by a file, see `listed`."""
 
     def __init__(self, named: Sequence[str], file: str = "") -> None:
         self._named = list(named)
@@ -87,7 +70,7 @@ class EndpointList:
 
 
 def listed(text: str) -> list[str]:
-    """Return the endpoints that a file's text names; `ValueError`."""
+    """Return the endpoints in a file's text: lines (`#` begins a comment), or Envoy's JSON; `ValueError`."""
     if text.lstrip().startswith("{"):
         return _socket_addresses(json.loads(text))
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
@@ -115,9 +98,8 @@ def addresses(name: str) -> list[str]:
     try:
         found = [str(ip_address(bare))]
     except ValueError:
-        found = sorted(
-            {str(each[4][0]) for each in socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)}
-        )
+        known = socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)
+        found = sorted({str(each[4][0]) for each in known})
     return [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in found]
 
 
@@ -137,14 +119,9 @@ async def serve(picker: Picker, address: str) -> tuple[Any, int]:
     server = grpc.aio.server(
         options=[("grpc.max_receive_message_length", LONGEST_MESSAGE), ("grpc.so_reuseport", 0)]
     )
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),
-            grpc.method_handlers_generic_handler(
-                HEALTH, {"Check": grpc.unary_unary_rpc_method_handler(check)}
-            ),
-        )
-    )
+    checked = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    for service, methods in ((SERVICE, {"Process": process}), (HEALTH, checked)):
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     port = server.add_insecure_port(address)
     await server.start()
     return server, int(port)
@@ -184,17 +161,13 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "peek-epp", description="Picks endpoints for Envoy, by the prefixes prompts share."
-    )
+    about = "Picks endpoints for Envoy, by the prefixes prompts share."
+    made = argparse.ArgumentParser("peek-epp", description=about)
     add = partial(made.add_argument, metavar="X")
     add("--listen", default="0.0.0.0:9002", help="address for ext_proc, default %(default)s")
     add("--endpoint", action="append", default=[], help="host:port of an engine, repeatable")
-    add(
-        "--endpoints-file",
-        default="",
-        help="file with host:port in each line, or Envoy's EDS in JSON; read once a second",
-    )
+    source = "file with host:port in each line, or Envoy's EDS in JSON; read once a second"
+    add("--endpoints-file", default="", help=source)
     add("--metrics-port", type=int, default=9090, help="port of /metrics, 0: none, default %(default)s")
     helps = {
         "cache_tokens": "prefix cache of an engine, in tokens of four bytes",

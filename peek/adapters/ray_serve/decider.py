@@ -16,51 +16,33 @@ from uuid import uuid4
 
 from peek.adapters.fleet_metrics import imbalance
 from peek.adapters.ray_serve.settings import fleet_config, seats_of
-from peek.errors import PeekError
+from peek.errors import PeekError, UnknownReplica
 from peek.fleet import FleetPlanner
 from peek.request import PendingRequest
 
 logger = logging.getLogger("ray.serve.peek")
 
-ASIDE_S: Final = 60.0
-"""Seconds for which Ray's own rule decides after an internal error."""
-
-REST_S: Final = 0.1
-"""Seconds for which a replica gets nothing after its first refusal; each further refusal doubles them."""
-
-LONGEST_REST_S: Final = 1.6
-"""Upper bound of such a rest, in seconds."""
-
-LONGEST_REQUEST_S: Final = 3600.0
-"""Seconds after which a request counts as ended although Ray never told its end."""
-
-MOST_UNTOLD: Final = 1000
-"""Most prompts that are kept for the other routers while the exchange is away."""
+ASIDE_S: Final = 60.0  # seconds for which Ray's own rule decides after an internal error
+REST_S: Final = 0.1  # seconds for which a replica gets nothing after a refusal; each further one doubles them
+LONGEST_REST_S: Final = 1.6  # upper bound of such a rest, in seconds
+LONGEST_REQUEST_S: Final = 3600.0  # after these a request counts as ended although Ray never told its end
+MOST_UNTOLD: Final = 1000  # most prompts that are kept for the other routers while the exchange is away
 
 
 class Asked(NamedTuple):
-    """A request as routers describe it to each other.
+    """A request as routers describe it to each other."""
 
-    Attributes:
-        key: packed symbols of the prompt, of `num_tokens` tokens.
-        namespace: requests of different namespaces share no KV.
-        decode_tokens: expected length of the answer, tokens.
-        session: name of the conversation that it belongs to, "" if unknown.
-        replica: name of the replica that it was sent to, "" before that.
-    """
-
-    key: bytes
+    key: bytes  # packed symbols of the prompt, of `num_tokens` tokens
     num_tokens: int
-    namespace: str
-    decode_tokens: int
-    session: str = ""
-    replica: str = ""
+    namespace: str  # requests of different namespaces share no KV
+    decode_tokens: int  # expected length of the answer, tokens
+    session: str = ""  # name of the conversation that it belongs to, "" if unknown
+    replica: str = ""  # name of the replica that it was sent to, "" before that
 
-
-Loads = dict[str, tuple[int, int]]
-"""Number of requests and their tokens by replica; under `WAITING`, of requests that wait in the router."""
 
 WAITING: Final = ""
+Loads = dict[str, tuple[int, int]]
+"""Number of requests and their tokens by replica; under `WAITING`, of requests that wait in the router."""
 
 
 class Sent(NamedTuple):
@@ -74,14 +56,8 @@ class Sent(NamedTuple):
 class Decider:
     """A planner, and what one router knows of the replicas.  Does no I/O; call it from one thread.
 
-    After an internal error it decides nothing for `ASIDE_S`; then it starts with a new planner.  `later` runs
-    what it is given once, after all that this turn of the event loop brings; so requests that come together
-    are ordered together.  Its default runs it at once.
-
-    Attributes:
-        name: name of this router.
-        fallbacks: number of internal errors.
-        by_rays_rule: number of requests that were left to Ray's own rule.
+    After an internal error it decides nothing for `ASIDE_S`.  `later` runs what it is given after all that
+    this turn of the event loop brings, so that requests that come together are ordered together.
     """
 
     def __init__(
@@ -91,8 +67,8 @@ class Decider:
         later: Callable[[Callable[[], None]], object] = lambda send: send(),
     ) -> None:
         self.name = uuid4().hex[:12]
-        self.fallbacks = 0
-        self.by_rays_rule = 0
+        self.fallbacks = 0  # number of internal errors
+        self.by_rays_rule = 0  # number of requests that were left to Ray's own rule
         self._options = options
         self._clock = clock
         self._later = later
@@ -101,15 +77,12 @@ class Decider:
         self._aside_until = 0.0
         self._serial = 0
         self._replicas: set[str] = set()
-        self._resting: dict[str, float] = {}
-        """Resting replicas, and when each rest ends."""
-        self._rest_s: dict[str, float] = {}
-        """Length of a replica's last rest, until the replica completes a request."""
+        self._resting: dict[str, float] = {}  # resting replicas, and when each rest ends
+        self._rest_s: dict[str, float] = {}  # length of a replica's last rest, until it completes a request
         self._waiting: dict[int, tuple[Asked, Callable[[Sent | None], None]]] = {}
         self._under_way: dict[int, Sent] = {}
         self._others: Loads = {}
-        self._theirs = 0
-        """Number of the other routers' requests, including waiting ones."""
+        self._theirs = 0  # number of the other routers' requests, including waiting ones
         self._untold: deque[Asked] = deque(maxlen=MOST_UNTOLD)
 
     def status(self) -> dict[str, Any]:
@@ -197,13 +170,9 @@ class Decider:
         return sent
 
     def _pending(self, name: str, asked: Asked, age_s: float = 0.0) -> PendingRequest:
+        arrived = self._clock() - age_s
         return PendingRequest(
-            name,
-            asked.key,
-            self._clock() - age_s,
-            namespace=asked.namespace,
-            num_tokens=asked.num_tokens,
-            session=asked.session,
+            name, asked.key, arrived, asked.namespace, asked.num_tokens, session=asked.session
         )
 
     def end(self, sent: Sent, computed: bool) -> None:
@@ -244,7 +213,7 @@ class Decider:
     def _join(self, name: str) -> None:
         if self._fleet is not None:
             with self._contained():
-                if any(each.name == name for each in self._fleet.status()):  # it was about to leave
+                with suppress(UnknownReplica):  # unless it was about to leave
                     self._fleet.lost(name, requeue=False)
                 self._fleet.join(name, cache_tokens=self._options["cache_tokens"])
                 self._fleet.other_load(name, *self._others.get(name, (0, 0)))
@@ -267,10 +236,7 @@ class Decider:
                     self._fleet.leave(name)
 
     def rest(self, name: str) -> float:
-        """Leave a replica alone for a while: it refused a request, so it has more than is known here.
-
-        Returns the seconds until the rest ends and the caller has to call `tick`.
-        """
+        """Leave a replica that refused a request alone; return the seconds until `tick` is due."""
         if self._fleet is None or name not in self._replicas:
             return 0.0
         rest_s = self._rest_s[name] = min(LONGEST_REST_S, 2 * self._rest_s.get(name, REST_S / 2))
@@ -291,8 +257,8 @@ class Decider:
         found = {WAITING: (len(self._waiting), 0)} if self._waiting else {}
         for each in [] if self._fleet is None else self._fleet.status():
             if each.under_way and each.name in self._replicas:
-                others = self._others.get(each.name, (0, 0))
-                found[each.name] = (each.under_way, int(each.backlog) - others[1])
+                theirs = self._others.get(each.name, (0, 0))[1]
+                found[each.name] = (each.under_way, int(each.backlog) - theirs)
         return found
 
     def take_sent(self) -> list[Asked]:
@@ -323,8 +289,7 @@ class Decider:
     def _share(self) -> int:
         """Return how many seats of each replica are left to the other routers; -1 if there are enough seats.
 
-        When seats are too few, each router gets its share by its number of requests.  Otherwise a router that
-        holds all seats would take each free seat before the others hear of it.
+        Without shares, a router that holds all seats would take each free one before the others hear of it.
         """
         mine = len(self._under_way) + len(self._waiting)
         seats = seats_of(self._options)

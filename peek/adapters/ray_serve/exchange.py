@@ -1,8 +1,7 @@
 """How the routers of one deployment share their loads and the prompts that they sent.
 
-`classes.FleetExchangeActor` makes `Exchange` an actor, one for each deployment.  Each router calls it a few
-times a second, off the path of its requests.  A router's loads replace its earlier ones, so a lost call or a
-new actor needs no repair.  A router that gets no answer goes on alone.
+`classes.FleetExchangeActor` makes `Exchange` an actor of each deployment, which each router calls a few times
+a second.  A router's loads replace its earlier ones, so a lost call or a new actor needs no repair.
 """
 
 from __future__ import annotations
@@ -20,23 +19,12 @@ from peek.adapters.ray_serve.decider import Asked, Decider, Loads
 
 logger = logging.getLogger("ray.serve.peek")
 
-EXCHANGE_S: Final = 0.25
-"""Seconds between two calls of a router that has requests under way."""
-
-IDLE_S: Final = 1.0
-"""Seconds between two calls of an idle router; also how long a call may take before it counts as failed."""
-
-LEASE_S: Final = 3.0
-"""Seconds without a call after which a router's loads are forgotten."""
-
-LONGEST_PAUSE_S: Final = 5.0
-"""Most seconds between two attempts to reach the exchange; the pause doubles up to this."""
-
-PROMPT_BYTES: Final = 4 << 20
-"""Bytes of prompts that the exchange remembers, for routers that are new."""
-
-AT_ONCE: Final = 32
-"""Prompts of others that a router notes before it lets its own requests run."""
+EXCHANGE_S: Final = 0.25  # seconds between two calls of a router that has requests under way
+IDLE_S: Final = 1.0  # seconds between two calls of an idle router, and those after which a call has failed
+LEASE_S: Final = 3.0  # seconds without a call after which a router's loads are forgotten
+LONGEST_PAUSE_S: Final = 5.0  # between two attempts to reach the exchange; the pause doubles up to this
+PROMPT_BYTES: Final = 4 << 20  # bytes of prompts that the exchange remembers, for routers that are new
+AT_ONCE: Final = 32  # prompts of others that a router notes before it lets its own requests run
 
 
 class Exchange:
@@ -47,16 +35,14 @@ class Exchange:
         self._loads: dict[str, tuple[float, Loads]] = {}
         self._sent: deque[tuple[str, Asked]] = deque()
         self._bytes = 0
-        self._count = 0
-        """Number of prompts told so far, including forgotten ones."""
+        self._count = 0  # number of prompts told so far, including forgotten ones
 
     async def swap(
         self, router: str, loads: Loads, sent: list[Asked], heard: int
     ) -> tuple[list[Loads], list[Asked], int]:
         """Take a router's loads, and the requests that it `sent` since its last call.
 
-        Returns the loads of the other routers, the remembered prompts that they sent since `heard`, and the
-        number to pass as `heard` next time; it is 0 at first.
+        Returns the others' loads, their prompts since `heard`, 0 at first, and the next `heard`.
         """
         now = self._clock()
         self._loads[router] = (now, loads)
@@ -74,24 +60,16 @@ class Exchange:
 
     async def status(self) -> dict[str, Any]:
         """Return the latest loads of each router, and the number of remembered prompts."""
-        return {
-            "routers": {name: each for name, (_, each) in self._loads.items()},
-            "prompts": len(self._sent),
-        }
+        routers = {name: each for name, (_, each) in self._loads.items()}
+        return {"routers": routers, "prompts": len(self._sent)}
 
 
 class ExchangeClient:
-    """One router's connection to the exchange; runs in the router's event loop.
-
-    `decider` gives what is new here, and takes what the other routers say.  `find` returns the exchange, or
-    None; it may block, so it is called in a thread.
-    """
+    """One router's connection to the exchange; `find` returns that, or None, and is called in a thread."""
 
     def __init__(self, decider: Decider, find: Callable[[], Any]) -> None:
-        self.routers = 1
-        """Number of routers that this one knows of, itself included."""
-        self.failures = 0
-        """Number of times that the exchange could not be reached."""
+        self.routers = 1  # number of routers that this one knows of, itself included
+        self.failures = 0  # number of times that the exchange could not be reached
         self._decider = decider
         self._find = find
         self._told = False

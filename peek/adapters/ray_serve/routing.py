@@ -26,10 +26,7 @@ else:
 
 
 class FleetRouting(_Base):  # type: ignore[misc]
-    """The part of `classes.FleetRouter` that does not come from Ray.
-
-    A subclass may override `prompt_of` to find prompts elsewhere.
-    """
+    """The part of `FleetRouter` that is not from Ray; override `prompt_of` to find prompts elsewhere."""
 
     def initialize_state(self, **options: Any) -> None:
         """Set the router up; Ray passes `request_router_kwargs`.  `InvalidConfig` as of `fleet_options`."""
@@ -37,10 +34,10 @@ class FleetRouting(_Base):  # type: ignore[misc]
         self._decider: Decider | None = None
         self._exchange: ExchangeClient | None = None
         self._exporting: Any = None
-        self._sent: dict[str, list[Sent]] = {}
-        """By Ray's internal request id, which the calls of one request share."""
-        self._ids: dict[str, Any] = {}
-        """Ray's ids of the replicas, by the planner's names for them."""
+        self._sent: dict[
+            str, list[Sent]
+        ] = {}  # by Ray's internal request id, which one request's calls share
+        self._ids: dict[str, Any] = {}  # Ray's ids of the replicas, by the planner's names for them
         self._blind = False
         self._statements = Statements()
         self._aside = why_stand_aside()
@@ -114,9 +111,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
         decode_tokens = self._options["decode_tokens"]
         if prompt.most_tokens:
             decode_tokens = min(decode_tokens, prompt.most_tokens)
-        key = prompt.key
         session = self._statements.of(prompt.parameters, (pending_request.metadata.session_id,)).session
-        return Asked(key.key, key.num_tokens, key.namespace, decode_tokens, session)
+        return Asked(*prompt.key, decode_tokens, session)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Note that a request has left a replica; Ray calls this however the request ended."""
@@ -161,8 +157,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         decider, exchange = self._decider, self._exchange
         if decider is None or exchange is None:
             return {"active": False, "replicas": {}}
-        others = {"routers": exchange.routers, "exchange_failures": exchange.failures}
-        return {**decider.status(), **others}
+        return {**decider.status(), "routers": exchange.routers, "exchange_failures": exchange.failures}
 
     async def _export(self) -> None:
         """Export the status once a second as metrics of Ray, which puts `ray_` before their names."""

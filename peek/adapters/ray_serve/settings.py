@@ -54,20 +54,17 @@ def seats_of(options: Mapping[str, Any]) -> int:
 
 
 def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
-    """Return the fleet's settings for these options.
-
-    Ray does not report first tokens, so a request counts as queued at its replica until it ends.  Ray itself
-    bounds how many requests wait.
-    """
+    """Return the fleet's settings.  Ray reports no first tokens, so a request counts as queued to its end."""
+    seats = seats_of(options)
     return FleetConfig(
         order=PeekConfig.from_label(options["policy"]),
         unit_tokens=BLOCK_TOKENS,
         stickiness=options["stickiness"],
-        seats=seats_of(options),
-        window_requests=seats_of(options),
+        seats=seats,
+        window_requests=seats,
         window_tokens=0,
         warm_requests=options["max_ongoing_requests"],
-        max_waiting=2**40,
+        max_waiting=2**40,  # Ray itself bounds how many requests wait
     )
 
 
@@ -75,7 +72,6 @@ def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
 
 
 VERSIONS: Final = ("2.60.",)
-
 ACTOR_NAME: Final = "peek_exchange"
 
 
@@ -91,19 +87,13 @@ def why_stand_aside() -> str:
 
 
 def find_exchange(deployment_id: Any) -> Any:
-    """Find the exchange of a deployment in Ray's registry of names; None if there is none.
-
-    A rolling update has two of them for a while; all routers then find the same one.
-    """
+    """Find a deployment's exchange by name, the same for all routers (an update has two); or None."""
     import ray
     from ray.serve._private.constants import SERVE_DEPLOYMENT_ACTOR_PREFIX, SERVE_NAMESPACE
 
     prefix = f"{SERVE_DEPLOYMENT_ACTOR_PREFIX}{deployment_id.app_name}::{deployment_id.name}::"
-    names = [
-        actor["name"]
-        for actor in ray.util.list_named_actors(all_namespaces=True)
-        if actor["namespace"] == SERVE_NAMESPACE
-    ]
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    names = [actor["name"] for actor in actors if actor["namespace"] == SERVE_NAMESPACE]
     ours = [name for name in names if name.startswith(prefix) and name.endswith(f"::{ACTOR_NAME}")]
     for name in sorted(ours, reverse=True):
         try:

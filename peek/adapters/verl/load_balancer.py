@@ -7,9 +7,8 @@ In the YAML file that `rollout.router_config_path` names:
     cache_tokens: 200000      # prefix cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
-verl makes an actor of the class.  A request that is held back waits in `acquire_server`.  verl reports when a
-request ends, not when its prompt is computed.  So a request counts as queued to its end, and windows are as
-large as a batch.  After an internal error verl's own balancer decides.
+verl makes an actor of the class, where a request waits in `acquire_server`.  verl reports when a request
+ends, not when its prompt is computed, so it counts as queued to its end, and windows are as large as a batch.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
-NO_SERVERS: Final = "No available servers in load balancer"
-"""verl's clients look for these words, and try again."""
-
+NO_SERVERS: Final = "No available servers in load balancer"  # verl's clients look for it, and try again
 OPTIONS: Final = {
     "policy": "peek",
     "max_inflight": 256,
@@ -78,8 +75,8 @@ class FleetLoadBalancer:
         self._metrics = FleetMetrics(self._fleet)
         serve_metrics(self._metrics, self._options["metrics_port"])
         self._servers: dict[str, Any] = {}
+        # By server and verl's request id: request ids of the planner.
         self._under_way: dict[str, dict[str, list[str]]] = {}
-        """By server and verl's request id: request ids of the planner."""
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._serial = 0
         self._stock: Any = None
@@ -90,10 +87,7 @@ class FleetLoadBalancer:
     async def acquire_server(
         self, request_id: str, prompt_ids: list[int] | None = None, **_: Any
     ) -> tuple[str, Any]:
-        """Return the server for a request, and its handle, once there is room for it.
-
-        `RuntimeError` if there is no server, `QueueFull` if too many wait.
-        """
+        """Return a server and its handle once there is room; `RuntimeError` if there is none, `QueueFull`."""
         server = ""
         while server not in self._servers:  # the chosen one may be gone by now
             if not self._servers:
