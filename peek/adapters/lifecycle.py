@@ -368,13 +368,13 @@ class Attachment(Generic[A]):
         """Change to another mode from this call on."""
         logger.warning("peek: switched from %s to %s", self.mode, mode)
         self.mode = mode
-        if self.adapter is None:
-            if mode != "off" and not self.aside:
-                self._attach()
-        elif mode == "off":
+        if self.adapter is None and mode != "off" and not self.aside:
+            self._attach()
+        elif self.adapter is not None and mode == "off":
             self._take_away()
         else:
-            self._set_shadow(self.adapter)
+            if self.adapter is not None:
+                self._set_shadow(self.adapter)
             self.count(True)
 
     # -- the adapter -------------------------------------------------------------------------------
