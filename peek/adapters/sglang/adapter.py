@@ -119,9 +119,8 @@ class SglangAdapter(EngineAdapter):
     def order(self, queue: list[Any]) -> bool:
         """Take the place of `calc_priority`: order `queue` in place; False leaves it to SGLang's own policy.
 
-        False if the plan stands aside.  Requests that the next batch may admit come first, in the plan's
-        order; the others follow as SGLang queued them, or by priority.  With requests in quarantine all stand
-        as planned.
+        Requests that the next batch may admit come first, in the plan's order; the others follow as SGLang
+        queued them, or by priority.  With requests in quarantine all stand as planned.
 
         O(in flight), and 1 ns per waiting request, while neither queue nor cache changes.  Otherwise also
         O(changes), and the plan as far as it is needed: all of it where all stand by it.  See `Line.follow`.

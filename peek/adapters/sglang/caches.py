@@ -136,10 +136,8 @@ class Insertions:
     """The keys inserted into a cache, so that a walk need not look everything up again.
 
     The hook around `insert` of SGLang's classes reports to `cache.peek`, which is this object.  Before its
-    first report, and after an internal error, nothing is known: each walk looks everything up.
-
-    `cache` gets nothing from elsewhere.  `door` makes the planner's keys.  `size` returns the tokens in the
-    cache, evictable and locked.  `count` counts the insertions so far.
+    first report, and after an internal error, nothing is known: each walk looks everything up.  `size`
+    returns the tokens in the cache, evictable and locked; `count` counts the insertions so far.
     """
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
@@ -188,7 +186,7 @@ class Insertions:
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
         """Return namespaces and packed symbols inserted since the `count`-th; None if not all are known.
 
-        A key is cut where no waiting prompt goes on with it.  Earlier keys are forgotten.  O(tokens).
+        Earlier keys are forgotten.  O(tokens).
         """
         if count < self.count - len(self._keys):
             return None

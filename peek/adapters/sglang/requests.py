@@ -130,10 +130,9 @@ class Translator:
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
     def translate(self, request: Any, session: str = "") -> Waiting:
-        """Translate a request; call `release` later.  If this raises, nothing is kept.  O(tokens).
+        """Translate a request, with the session that it states; call `release` later.  O(tokens).
 
-        `session` is the one that the request states; only without one is the prompt looked at for it.
-        `InvalidKey`: a token id below 0, or one that is no int.
+        `InvalidKey`: a token id below 0, or one that is no int.  Nothing is kept then.
         """
         tokens, limit = prompt_of(request)
         skipped = int(self.bigram)

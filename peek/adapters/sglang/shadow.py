@@ -74,10 +74,7 @@ class SglangShadow:
             self._arrive(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
-        """Note that SGLang has looked for prefills: it found `batch`, None if it goes on decoding.
-
-        `running` is the batch that decodes, None if it is still the scheduler's.
-        """
+        """Note that SGLang found `batch` to prefill, or goes on decoding `running`; None: the scheduler's."""
         self.account = account = self.account or self._begin(scheduler)
         now, queue = self.clock(), scheduler.waiting_queue
         requests = [] if batch is None else batch.reqs

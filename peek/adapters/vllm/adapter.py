@@ -1,8 +1,7 @@
-"""One planner beside one vLLM scheduler.
+"""One planner beside one vLLM scheduler, looked at before and after each `schedule()`.
 
-`VllmAdapter` looks at the scheduler before and after each `schedule()`.  Only requests that simply wait, also
-for a grammar, take part in plans.  Any other keeps its place in the queue: it was preempted, waits for remote
-KV or streaming input, or holds KV.
+Only requests that simply wait, also for a grammar, take part in plans.  Any other keeps its place in the
+queue: it was preempted, waits for remote KV or streaming input, or holds KV.
 """
 
 from __future__ import annotations

@@ -203,10 +203,7 @@ class PlannedQueue:
         return [self.members[name] for _, name in numbered]
 
     def put_back(self, requests: list[Any]) -> list[Any]:
-        """Put the held ones of `requests` back, last taken out first; return the others.  O(requests).
-
-        Held requests that were taken out and are not among them have left.
-        """
+        """Put back the held ones of `requests`, last taken out first; return the others.  O(requests)."""
         if not self._passed:
             return requests
         passed, self._passed = self._passed, []
@@ -215,7 +212,7 @@ class PlannedQueue:
             return requests[len(passed) :]
         back, known = set(requests), set(passed)
         for request in passed:
-            if request not in back:
+            if request not in back:  # taken out, and not put back
                 self._leave(request)
         return [request for request in requests if request not in known]
 
@@ -284,8 +281,7 @@ class RankedQueue(PlannedQueue):
     """By priority, and among equals in a plan's order; what that does not know follows.  O(log n) a call.
 
     A time counts as of the entry: it may change, or be no number.  What is preempted under a plan goes before
-    its equals.  A request outside plans waits for its equals at most.  One that cannot run keeps its place,
-    too, and vLLM passes over it there.
+    its equals.  A request outside plans, or that cannot run, waits for its equals at most.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
@@ -367,9 +363,8 @@ def tracked_queue(stock: Any) -> Any:
 class Blocked:
     """The waiting requests that vLLM's scan would pass over, whatever their place, and when that ends.
 
-    A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While slots are
-    free, the adapters that have waited longest contend in the plan, one more than there are free slots.
-    `compiles` is the status of a request whose grammar vLLM has not seen compiled.
+    A request waits for its grammar (status `compiles`), or for a slot for its LoRA adapter.  While slots are
+    free, those adapters contend in the plan that have waited longest, one more than there are free slots.
     """
 
     def __init__(self, scheduler: Any, compiles: object) -> None:

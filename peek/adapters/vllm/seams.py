@@ -1,7 +1,4 @@
-"""What the adapter knows of vLLM's own objects: scheduler, KV cache groups, block pool, requests.
-
-No class of vLLM is changed.  The pool's objects stay; some get a class derived from their own.
-"""
+"""What the adapter knows of vLLM's objects.  Some get a class derived from their own; no class changes."""
 
 from __future__ import annotations
 
