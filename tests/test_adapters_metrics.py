@@ -187,6 +187,18 @@ def test_an_error_shows_and_counters_do_not_fall_with_a_new_adapter(
             assert found[name] >= value, name
 
 
+def test_switched_off_after_an_error_it_is_off(shown: Any, tmp_path: Path) -> None:
+    engine, control = ToyEngine(), tmp_path / "control"
+    attachment = toy_attachment(engine, control_file=str(control), control_every=1)
+    busy(engine, attachment)
+    engine.fails_in = {"plan"}
+    for word in ("on", "on", "off"):
+        control.write_text(word)
+        engine.step(attachment)
+    found = shown()
+    assert (found["peek_state reason=internal error"], found["peek_state reason=off"]) == (0, 1)
+
+
 def test_who_stands_aside_says_why(shown: Any) -> None:
     engine = ToyEngine()
     engine.aside = "prefix caching is off"

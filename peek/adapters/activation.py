@@ -161,18 +161,15 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
 def check_environment() -> None:
     """Raise `InvalidConfig` for a mistake in the environment's settings or in `--additional-config`.
 
-    vLLM calls this in each of its processes before it loads a model (`vllm.general_plugins`).  It passes no
-    configuration, so this reads the command line.  `LLM(additional_config=...)` is checked when the scheduler
-    is made.
+    vLLM calls this in each process before it loads a model (`vllm.general_plugins`), without a configuration.
+    So this reads the command line; `LLM(additional_config=...)` is checked when the scheduler is made.
     """
     settings_from(os.environ)
     requested_settings(_on_command_line(sys.argv))
 
 
 def _on_command_line(arguments: Sequence[str]) -> Any:
-    """Return "peek" of the last `--additional-config`; None if there is none or it is no JSON (vLLM reports
-    that).
-    """
+    """Return "peek" of the last `--additional-config`; None without, or if it is no JSON, as vLLM says."""
     text = ""
     for name, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, has_value, value = name.partition("=")

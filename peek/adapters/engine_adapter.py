@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from math import inf, isfinite
 from reprlib import repr as shortened
@@ -15,7 +16,8 @@ from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Quarantine, Shield
-from peek.planner import Planner
+from peek.adapters.priorities import PriorityPlanners
+from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 
 T = TypeVar("T")
@@ -40,8 +42,7 @@ class EngineInfo:
         dp_rank, tp_rank: data-parallel and tensor-parallel rank.
         speaks: whether this rank exports metrics; one of each tensor-parallel group does.
         ranks: number of schedulers that must reach the same order, 0 if unknown.
-        agree: takes the mode that this rank has read, returns one mode for all ranks.  Every rank must call
-            it. None if the ranks cannot agree.
+        agree: called by every rank with the mode it has read, returns one for all; None if they cannot agree.
         logger: the engine's logger that log lines go through, "" where the root logger shows them.
     """
 
@@ -227,7 +228,8 @@ class EngineAdapter:
         settings: settings of the adapter, not stock.
         shield: wraps whatever the engine calls back.
         outputs: see `Generated`.
-        make: makes the planner, from the arguments that both engines' planners have in common.
+        priority_of: see `PriorityPlanners`; None where the engine does not schedule by priority.
+        options: arguments of the planner that the other engine does not need.
 
     Attributes:
         planner: the planner; `Attachment` wraps it in an `ObservedPlanner`.
@@ -241,18 +243,21 @@ class EngineAdapter:
         settings: Settings,
         shield: Shield,
         outputs: Callable[[Any], Sized],
-        make: Callable[..., Any] = Planner,
+        priority_of: Callable[[str], int] | None = None,
+        **options: Any,
     ) -> None:
         # While neither queue nor cache has changed, the last plan stands however long.
-        self.planner: Any = make(
-            settings.config, timer=time.perf_counter, strict=settings.strict, plan_lasts_s=inf
-        )
+        options |= {"timer": time.perf_counter, "strict": settings.strict, "plan_lasts_s": inf}
+        make = partial(Planner, settings.config, **options)
+        self.planner: Any = make() if priority_of is None else PriorityPlanners(make, priority_of)
         self.quarantine = Quarantine(settings.strict)
         self.agreement = Agreement()
-        self.reordered = 0
-        self.cached_real = 0
-        self.protected_evictions = 0
+        self.reordered = self.cached_real = self.protected_evictions = 0
         self.statements = Statements()
+        self._followed: LazyPlan | None = None
+        """The plan that the queue follows, None if requests have come or moved since."""
+        self._away = False
+        """Whether the queue may be in another order than the engine's own."""
         self._shield = shield
         self._tenants = settings.tenants
         self._generated = Generated(
@@ -275,8 +280,7 @@ class EngineAdapter:
         """Note that the engine admitted a planned request; return the tokens that are charged for it.
 
         `cached` are the tokens that the engine found in its cache; None if it does not say: then what the
-        plan expected is charged.  `expected` is called only if the admission belongs to the sample that is
-        compared; None where nothing was expected.
+        plan expected is charged.  `expected` is called for the sample that is compared; None for none.
         """
         pending = self.planner.request(request_id)
         self._generated.runs(request, request_id, pending.tenant)

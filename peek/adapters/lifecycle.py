@@ -36,7 +36,6 @@ FIRST_WAIT: Final = 1000
 LONGEST_WAIT: Final = 64_000
 """Most calls of the engine between two attempts; each failure costs a traceback in the log."""
 
-
 TRACING: Final = {"": None, "trace": True, "no-trace": False}
 """What may follow the mode in a control file."""
 
@@ -344,10 +343,8 @@ class Attachment(Generic[A]):
     def _control(self) -> Switch | None:
         path, about = self.settings.control_file, self.about
         if path and about.ranks != 1 and about.agree is None:
-            logger.warning(
-                "peek: control_file is not looked at: %s ranks might not see it at once",
-                about.ranks or "several",
-            )
+            text = "peek: control_file is not looked at: %s ranks might not see it at once"
+            logger.warning(text, about.ranks or "several")
             return None
         return Switch(self.settings.mode, path, self.settings.control_every, about.agree) if path else None
 
@@ -368,13 +365,13 @@ class Attachment(Generic[A]):
         """Change to another mode from this call on."""
         logger.warning("peek: switched from %s to %s", self.mode, mode)
         self.mode = mode
-        if self.adapter is None:
-            if mode != "off" and not self.aside:
-                self._attach()
-        elif mode == "off":
+        if self.adapter is None and mode != "off" and not self.aside:
+            self._attach()
+        elif self.adapter is not None and mode == "off":
             self._take_away()
         else:
-            self._set_shadow(self.adapter)
+            if self.adapter is not None:
+                self._set_shadow(self.adapter)
             self.count(True)
 
     # -- the adapter -------------------------------------------------------------------------------
@@ -390,9 +387,8 @@ class Attachment(Generic[A]):
             how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"
             logger.info("peek: %s; %s; %s", how, self.about, self.settings)
         elif self.aside:
-            logger.warning(
-                "peek: stands aside, stock order: %s; %s; %s", self.aside, self.about, self.settings
-            )
+            text = "peek: stands aside, stock order: %s; %s; %s"
+            logger.warning(text, self.aside, self.about, self.settings)
         else:
             self.back_off.failed()
         self.count(True)

@@ -123,11 +123,9 @@ class BlockMirror:
         Something that is not a hash raises before anything has changed.
         """
         symbols: list[int] = []
-        table = self.symbols
         suffix = self._suffix
-        keys = [block_hash + suffix for block_hash in hashes[:usable]]
-        for key in keys:
-            symbol = table.get(key, -1)
+        for key in [block_hash + suffix for block_hash in hashes[:usable]]:
+            symbol = self.symbols.get(key, -1)
             if symbol < 0:
                 symbol = self._new_symbol(key)
             symbols.append(symbol)

@@ -41,10 +41,7 @@ _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
 class Tally:
-    """A histogram: the `counts` of values up to each bound, their `total` and `sum`.  O(log bounds) a value.
-
-    Each count is of the values above the bound before it; the last one is of those above all bounds.
-    """
+    """A histogram: `counts` of values up to each bound, above the one before; the last: above all bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -59,10 +56,7 @@ class Tally:
 
 
 class Decisions:
-    """The `last` admissions with their facts, oldest first; `LINES_A_SECOND` of each second are logged.
-
-    `keep` says how many are kept; 0 keeps and logs none.
-    """
+    """The `last` admissions, `keep` at most; `LINES_A_SECOND` are logged, none with `keep` 0."""
 
     def __init__(self, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.keep = keep

@@ -226,8 +226,8 @@ class ShadowLifecycle:
     """The shadows of one attachment, one after the other while the mode is "shadow".
 
     `make` makes a shadow beside an adapter, or returns why it cannot; None makes none.  A shadow's `account`
-    is a `Shadow`, None before it has seen the engine at work.  Its methods are the events of `tell`.  An
-    error of one is logged, and there is none until the next switch; with `strict` it is raised.
+    is a `Shadow`, None before it has seen the engine at work.  Its methods are the events of `tell`.  After
+    an error there is none until the next switch.
 
     Attributes:
         shadow: the present one, None without.

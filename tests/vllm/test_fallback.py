@@ -164,6 +164,7 @@ def test_an_error_while_the_adapter_is_made(
     assert engine.peek.adapter is None
     assert engine.peek.shield.fallbacks == 1
     assert len([record for record in caplog.records if record.name == "peek"]) == 1
+    assert_stock_objects(engine)
     assert "r0" in busy_run(engine)
     with pytest.raises(ZeroDivisionError):
         pressed(strict=True)

@@ -1,7 +1,7 @@
-"""SGLang adapter.  Install `peek`, and set `PEEK_POLICY=peek` in the server's environment (0.5.11 and later).
+"""SGLang adapter: install `peek`, and set `PEEK_POLICY=peek` in the server's environment.
 
-For 0.5.9, which has no plug-ins, use `peek.adapters.sglang.Engine` in place of `sglang.Engine`.  Importing
-this package does not import SGLang.
+SGLang before 0.5.11 has no plug-ins; there `Engine` takes the place of `sglang.Engine`.  Importing this
+package does not import SGLang.
 """
 
 from __future__ import annotations

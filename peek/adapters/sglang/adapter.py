@@ -1,8 +1,7 @@
 """One planner beside one SGLang `SchedulePolicy`, or one for each priority.
 
-There is no clock.  With tensor parallelism every rank runs its own scheduler, and all must reach the same
-order.  Wall time differs between ranks; work done does not.  So time is the prefill work admitted so far, in
-tokens, at a nominal speed.
+There is no clock.  With tensor parallelism each rank has its own scheduler, and all must reach the same
+order.  Wall time differs between them; the prefill work admitted so far, in tokens, does not.
 """
 
 from __future__ import annotations
@@ -16,20 +15,10 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.line import Line
-from peek.adapters.priorities import PriorityPlanners
 from peek.adapters.sglang import caches
-from peek.adapters.sglang.requests import (
-    Translator,
-    Waiting,
-    entry_time,
-    is_turn,
-    stated_by,
-    tenant_of,
-    was_admitted,
-)
-from peek.config import PeekConfig
+from peek.adapters.sglang.requests import Translator, Waiting, entry_time, stated_by, tenant_of, was_admitted
 from peek.errors import DuplicateRequest
-from peek.planner import LazyPlan, Planner
+from peek.planner import LazyPlan
 from peek.planner.signals import PrefillsInFlight
 from peek.request import PendingRequest
 
@@ -37,16 +26,12 @@ logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
 """Nominal seconds for a prompt token; they matter only where a policy uses seconds (`slo_s`)."""
-
 SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
-
 _BATCH: Final = (16384, 4096)
 """Tokens that a batch computes, and its seats, where the scheduler is not known: SGLang's own defaults."""
-
 _MOST_TOLD: Final = 128
 """Waiting requests up to which SGLang's load snapshots look at each; of more, SGLang makes an estimate."""
-
 _NEEDED: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 
 
@@ -58,8 +43,7 @@ def schedule_policy(policy: Any) -> str:
 class SglangAdapter(EngineAdapter):
     """Orders the waiting queue of a `SchedulePolicy` and, if configured, chooses what its cache evicts.
 
-    `shield` wraps whatever SGLang's cache calls.  `scheduler` is the policy's own, for the room in a batch;
-    None if it is not known.
+    `shield` wraps whatever SGLang's cache calls.  `scheduler`: the policy's own, None if it is not known.
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
@@ -67,7 +51,10 @@ class SglangAdapter(EngineAdapter):
         self.policy = policy
         self._scheduler = scheduler
         self._by_priority = bool(policy.enable_priority_scheduling)
-        super().__init__(settings, shield, lambda request: request.output_ids, self._make_planner)
+        # SGLang shows a prefix to others when its prefill ends.
+        gate = PrefillsInFlight() if settings.config.sees_prefills else False
+        priority_of = self._priority_of if self._by_priority else None
+        super().__init__(settings, shield, lambda it: it.output_ids, priority_of, in_flight_gate=gate)
         self._work_done = 0
         """Prompt tokens admitted for computation so far."""
         cache = policy.tree_cache
@@ -82,28 +69,19 @@ class SglangAdapter(EngineAdapter):
         self._turns: dict[str, Waiting] = {}
         """The waiting requests that are turns of streaming sessions."""
         self._exact = not caches.is_fed_from_elsewhere(cache)
-        """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
-        self._followed: LazyPlan | None = None
-        """The plan that the queue follows, None if other code may have moved requests since."""
+        """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share."""
         self._line = Line(self._rank if self._by_priority else None)
         self._arrived: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
         """By request, also a retracted one: its arrival, and the engine's entry time at that moment."""
-        self._away = False
-        """Whether the queue may be in another order than SGLang's own policy would see."""
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not caches.shows_nodes(cache)
         logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
-        self._take_over_eviction(cache)
+        if self.planner.evicts:
+            self._take_over_eviction(cache)
         self._take_over_snapshots()
 
-    def _make_planner(self, config: PeekConfig, **options: Any) -> Planner | PriorityPlanners:
-        """Return one planner, or one for each priority where SGLang schedules by priority."""
-        # SGLang shows a prefix to others when its prefill ends.
-        gate: Any = PrefillsInFlight() if config.sees_prefills else False
-        make = partial(Planner, config, in_flight_gate=gate, **options)
-        if not self._by_priority:
-            return make()
-        return PriorityPlanners(make, lambda rid: int(self._rank(self._waiting[rid].request())[0]))
+    def _priority_of(self, rid: str) -> int:
+        return int(self._rank(self._waiting[rid].request())[0])
 
     def _rank(self, request: Any) -> tuple[int, float]:
         """Return what SGLang sorts by where it schedules by priority."""
@@ -113,15 +91,14 @@ class SglangAdapter(EngineAdapter):
         if self._touches:
             text = "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent"
             logger.warning(text + " instead (%s evicts by demand)", caches.PYTHON_CORE)
-        elif self.planner.evicts:
-            call, demand = self._shield.call, self._demand
-            self._stock_strategy = stock = getattr(caches.tree_core(cache), "eviction_strategy", None)
-            if stock is None:
-                kind = type(cache).__name__
-                logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", kind)
-                return
-            strategy = caches.DemandStrategy(stock, lambda node_id: call(demand, node_id) or 0.0)
-            caches.set_strategy(cache, strategy)
+            return
+        self._stock_strategy = stock = getattr(caches.tree_core(cache), "eviction_strategy", None)
+        if stock is None:
+            logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", type(cache).__name__)
+            return
+        call, demand = self._shield.call, self._demand
+        strategy = caches.DemandStrategy(stock, lambda node_id: call(demand, node_id) or 0.0)
+        caches.set_strategy(cache, strategy)
 
     def _take_over_snapshots(self) -> None:
         """Answer for SGLang whether its load snapshots can rely on what each waiting request says.  O(1)."""
@@ -142,9 +119,8 @@ class SglangAdapter(EngineAdapter):
     def order(self, queue: list[Any]) -> bool:
         """Take the place of `calc_priority`: order `queue` in place; False leaves it to SGLang's own policy.
 
-        False if the plan stands aside: the policy needs sharing, and no waiting prompt is shared, cached or
-        under way.  Requests that the next batch may admit come first, in the plan's order; the others follow
-        as SGLang queued them, or by priority.  With requests in quarantine all stand as planned.
+        Requests that the next batch may admit come first, in the plan's order; the others follow as SGLang
+        queued them, or by priority.  With requests in quarantine all stand as planned.
 
         O(in flight), and 1 ns per waiting request, while neither queue nor cache changes.  Otherwise also
         O(changes), and the plan as far as it is needed: all of it where all stand by it.  See `Line.follow`.
@@ -170,13 +146,13 @@ class SglangAdapter(EngineAdapter):
 
     def _follow(self, plan: LazyPlan, queue: list[Any]) -> None:
         """Put the queue into the order of a plan, as far as `order` says."""
-        if plan.stood_aside or len(self.quarantine):
-            planned = self._laid_out(queue, plan)
+        if plan.stood_aside or len(self.quarantine):  # those in quarantine keep SGLang's places for them
+            places, ids = sorted(queue, key=self._rank) if self._by_priority else queue, iter(plan)
+            planned = [it if self._is_apart(it) else self._waiting[next(ids)].request() for it in places]
         else:
             planned = self._head_of(plan)
         self.reordered += self._line.put(queue, planned)
-        self._away = not plan.stood_aside
-        self._followed = plan
+        self._followed, self._away = plan, not plan.stood_aside
         if self._touches:  # what the first 128 wait for: with each plan, not in every 32nd turn only
             self.policy._waiting_prefix_refresh_calls = 0
         if not hasattr(self.policy, "waiting_queue_prefix_matched"):  # 0.5.17 does not ask
@@ -195,10 +171,9 @@ class SglangAdapter(EngineAdapter):
     def _head_of(self, plan: LazyPlan) -> list[Any]:
         """Return the head of a plan: what a batch has seats for and can compute, and `SPARE` more."""
         scheduler = self._scheduler
-        running = getattr(getattr(scheduler, "running_batch", None), "reqs", ())
-        if self._by_priority:
-            running = ()  # they may be preempted
-        seats = int(getattr(scheduler, "max_running_requests", None) or _BATCH[1]) - len(running)
+        seats = int(getattr(scheduler, "max_running_requests", None) or _BATCH[1])
+        if not self._by_priority:  # else those that run may be preempted
+            seats -= len(getattr(getattr(scheduler, "running_batch", None), "reqs", ()))
         tokens = int(getattr(scheduler, "max_prefill_tokens", None) or _BATCH[0])
         chunk = int(getattr(scheduler, "chunked_prefill_size", None) or 0)
         tokens = min(tokens, chunk) if chunk > 0 else tokens
@@ -206,10 +181,9 @@ class SglangAdapter(EngineAdapter):
         planned: list[Any] = []
         spare = SPARE
         for request_id in plan:
-            if seats <= 0 or tokens <= 0:
-                if spare == 0:
-                    break
-                spare -= 1
+            spare -= seats <= 0 or tokens <= 0
+            if spare < 0:
+                break
             entry = self._waiting[request_id]
             request: Any = entry.request()
             planned.append(request)
@@ -218,17 +192,8 @@ class SglangAdapter(EngineAdapter):
             tokens -= max(1, entry.num_tokens - cached)
         return planned
 
-    def _laid_out(self, queue: list[Any], plan: LazyPlan) -> list[Any]:
-        """Return the whole queue in a plan's order; requests in quarantine keep SGLang's places for them."""
-        places = sorted(queue, key=self._rank) if self._by_priority else queue
-        others = iter(plan)
-        return [each if self._is_apart(each) else self._waiting[next(others)].request() for each in places]
-
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
-        """Note that SGLang has put `requests` into a batch and left `queue`; once a turn.  O(batch).
-
-        Otherwise only the next `order` would notice, and an idle server may never call it.
-        """
+        """Note a batch of `requests`, and the `queue` left: an idle server asks for no order.  O(batch)."""
         for request in requests:
             self._left(request)
         self._line.left(requests)
@@ -278,29 +243,24 @@ class SglangAdapter(EngineAdapter):
 
     def _leave(self, request: Any) -> None:
         """Remove a waiting request: it is in a batch, or was aborted."""
-        rid: str = request.rid
+        rid = request.rid
         entry = self._waiting.pop(rid)
         self._turns.pop(rid, None)
         if not was_admitted(request, entry.outputs):
             self.planner.remove(rid, admitted=False)
             self._door.release(entry)
             return
-        if entry.prefill_ended():
-            self.planner.prefilled(rid)
-            self._door.release(entry)
-        else:
-            self._in_flight[rid] = entry  # its pages are still compared with
         # Of a retracted request SGLang does not say it.
         cached = None if getattr(request, "retracted_stain", False) else int(request.cached_tokens)
         expected = partial(self.planner.cached_len, rid) if self._exact else None
         self._work_done += self._admit(request, rid, cached, expected)
+        self._in_flight[rid] = entry  # its pages are still compared with
+        if entry.prefill_ended():
+            self._end(rid)
 
     def _arrival_of(self, request: Any) -> float:
-        """Return the arrival of a request that enters the queue now, on the adapter's clock.  O(1).
-
-        A retracted request keeps its first one.  Under priority scheduling it arrives again where the
-        retraction renews the engine's entry time, by which SGLang sorts equals.
-        """
+        """Return the arrival of a request that enters the queue; a retracted one keeps its own.  O(1)."""
+        # By priority it arrives anew where that renews the entry time, by which SGLang sorts equals.
         entered, known = entry_time(request), self._arrived.get(request)
         if known is None or (self._by_priority and known[1] != entered):
             known = self._arrived[request] = (self.now, entered)
@@ -333,7 +293,7 @@ class SglangAdapter(EngineAdapter):
         except Exception:
             self._door.release(self._waiting.pop(rid))
             raise
-        if is_turn(request):
+        if entry.is_turn:
             self._turns[rid] = entry
 
     def detach(self) -> None:

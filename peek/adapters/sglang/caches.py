@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from peek.adapters.sglang.requests import Translator
-from peek.adapters.sglang.views import HAS_STATE, HAS_WINDOW, CoreView, NodeView
+from peek.adapters.sglang.views import CoreView, NodeView
 
 logger = logging.getLogger("peek")
 
-PYTHON_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
+PYTHON_CORE: Final = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
-_UNDERSTOOD = (
+_UNDERSTOOD: Final = (
     "hiradix_cache.HiRadixCache",
     "mamba_radix_cache.MambaRadixCache",
     "pure_swa_radix_cache.PureSWARadixCache",
@@ -24,7 +24,7 @@ _UNDERSTOOD = (
 )
 """Classes under `sglang.srt.mem_cache`."""
 
-_MATCHING = (
+_MATCHING: Final = (
     "match_prefix",
     "_match_prefix_helper",
     "_match_pre_processor",
@@ -34,8 +34,6 @@ _MATCHING = (
     "maybe_bigram_convert",
 )
 """Methods that a subclass must not override, in order to match as its base class does."""
-
-_COMPONENTS = {"FULL", "SWA", "MAMBA"}
 
 
 def why_not_understood(cache: Any) -> str | None:
@@ -49,21 +47,8 @@ def why_not_understood(cache: Any) -> str | None:
     for name in _MATCHING:
         if getattr(kind, name, None) is not getattr(base, name, None):
             return f"the prefix cache is a {kind.__name__}, whose {name} is its own"
-    return _why_not_hybrid(cache)
-
-
-def _base_of(kind: type) -> type | None:
-    """Return SGLang's own class that a cache is of or derives from, None without."""
-    for base in kind.__mro__:
-        if f"{base.__module__.removeprefix('sglang.srt.mem_cache.')}.{base.__name__}" in _UNDERSTOOD:
-            return base
-    return None
-
-
-def _why_not_hybrid(cache: Any) -> str | None:
-    """Return the same for a model with further kinds of KV cache; None for one without."""
     parts = _parts(cache)
-    unknown = sorted(parts.keys() - _COMPONENTS)
+    unknown = sorted(parts.keys() - {"FULL", "SWA", "MAMBA"})
     if unknown:
         return f"the model has a kind of KV cache that is not understood: {unknown}"
     for part in parts.values():
@@ -82,40 +67,42 @@ def _why_not_hybrid(cache: Any) -> str | None:
     return None
 
 
+def _base_of(kind: type) -> type | None:
+    """Return SGLang's own class that a cache is of or derives from, None without."""
+    for base in kind.__mro__:
+        if f"{base.__module__.removeprefix('sglang.srt.mem_cache.')}.{base.__name__}" in _UNDERSTOOD:
+            return base
+    return None
+
+
 class Hybrid(NamedTuple):
     """What a prompt needs at the point where it goes on, in a model with more than full attention.
 
     Attributes:
         window: tokens of sliding-window KV before that point; 0 if the model has no such window.
-        states: whether it needs a state of recurrent layers.
-        holds: returns which of `HAS_WINDOW` and `HAS_STATE` a node has.
+        has_window, has_state: whether a node has that KV, and a state of recurrent layers; None: not needed.
     """
 
     window: int
-    states: bool
-    holds: Callable[[Any], int]
+    has_window: Callable[[Any], bool] | None
+    has_state: Callable[[Any], bool] | None
 
 
 def hybrid_of(cache: Any) -> Hybrid | None:
     """Return what the model of a cache needs, None if that is full attention only."""
     window, state = map(_parts(cache).get, ("SWA", "MAMBA"))
-    if window is None and state is None:
-        if hasattr(cache, "mamba_lru_list"):
-            return Hybrid(0, True, lambda node: HAS_STATE if node.mamba_value is not None else 0)
-        if hasattr(cache, "swa_lru_list"):
-            size = int(cache.sliding_window_size)
-            return Hybrid(size, False, lambda node: 0 if node.swa_tombstone else HAS_WINDOW)
-        return None
+    if window is not None or state is not None:
+        size = 0 if window is None else int(window.sliding_window_size)
+        return Hybrid(size, _held_as(window), _held_as(state))
+    if hasattr(cache, "mamba_lru_list"):
+        return Hybrid(0, None, lambda node: node.mamba_value is not None)
+    if hasattr(cache, "swa_lru_list"):
+        return Hybrid(int(cache.sliding_window_size), lambda node: not node.swa_tombstone, None)
+    return None
 
-    def holds(node: Any) -> int:
-        found = 0
-        if window is not None and node.component_data[window.component_type].value is not None:
-            found |= HAS_WINDOW
-        if state is not None and node.component_data[state.component_type].value is not None:
-            found |= HAS_STATE
-        return found
 
-    return Hybrid(0 if window is None else int(window.sliding_window_size), state is not None, holds)
+def _held_as(part: Any) -> Callable[[Any], bool] | None:
+    return None if part is None else lambda node: node.component_data[part.component_type].value is not None
 
 
 def _parts(cache: Any) -> dict[str, Any]:
@@ -141,8 +128,6 @@ def shows_nodes(cache: Any) -> bool:
         return False
 
 
-# -- views --------------------------------------------------------------------------------------------
-
 MOST_TOKENS: Final = 1 << 22
 """Most tokens of the keys that are remembered until a walk: about 32 MiB."""
 
@@ -151,19 +136,17 @@ class Insertions:
     """The keys inserted into a cache, so that a walk need not look everything up again.
 
     The hook around `insert` of SGLang's classes reports to `cache.peek`, which is this object.  Before its
-    first report, and after an internal error, nothing is known: each walk looks everything up.
-
-    `cache` gets nothing from the host or from elsewhere.  `door` makes the planner's keys.  `size` returns
-    the tokens in the cache, evictable and locked.  `count` counts the insertions so far.
+    first report, and after an internal error, nothing is known: each walk looks everything up.  `size`
+    returns the tokens in the cache, evictable and locked; `count` counts the insertions so far.
     """
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
         self.count = 0
         self._cache = cache
         self._size = size
+        self._door = door
         self._came = 0
         """Tokens that insertions have added."""
-        self._door = door
         self._keys: list[Any] = []
         """The latest insertions' keys, as many as are remembered."""
         self._tokens = 0
@@ -203,15 +186,13 @@ class Insertions:
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
         """Return namespaces and packed symbols inserted since the `count`-th; None if not all are known.
 
-        A key is cut where no waiting prompt goes on with it.  Earlier keys are forgotten.  O(tokens).
+        Earlier keys are forgotten.  O(tokens).
         """
         if count < self.count - len(self._keys):
             return None
         self._forget(self.count - count)
-        return [
-            self._door.known(key.token_ids, key.extra_key, getattr(key, "cache_salt", None))
-            for key in self._keys
-        ]
+        known = self._door.known
+        return [known(it.token_ids, it.extra_key, getattr(it, "cache_salt", None)) for it in self._keys]
 
     def _forget(self, kept: int) -> None:
         """Forget all keys but the `kept` latest."""
@@ -221,9 +202,7 @@ class Insertions:
 
 def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     """Return a read-only `CacheView` of SGLang's prefix cache, for keys that `door` makes."""
-    core = tree_core(cache)
-    hybrid = hybrid_of(cache)
-    insertions = None
+    core, hybrid, insertions = tree_core(cache), hybrid_of(cache), None
     told = type(cache).insert is getattr(_base_of(type(cache)), "insert", None)
     if told and hybrid is None and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
@@ -246,8 +225,7 @@ def is_fed_from_elsewhere(cache: Any) -> bool:
 def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
     """Return `lent(request, limit)`: tokens, at most `limit`, that a request's streaming session lends it.
 
-    SGLang asks a request's own session first; if that holds nothing, the answer is -1 and the tree is asked.
-    Reads only; SGLang's own match lends the record.  None for a cache without such sessions.
+    If that holds nothing, the answer is -1 and the tree is asked.  None for a cache without such sessions.
     """
     sessions: Any = getattr(cache, "session", None)
     if not hasattr(sessions, "will_lend_record"):
@@ -265,22 +243,15 @@ def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
     return lent
 
 
-# -- eviction -----------------------------------------------------------------------------------------
-
-
 class DemandStrategy:
-    """An `EvictionStrategy` in front of SGLang's own, `inner`: what waiting requests need is evicted last.
-
-    A strategy ranks evictable leaves; the lowest is evicted first.  Without demand a cache evicts as before.
-    `demand` returns that for a cached node by its id; 0.0 if no request waits for it.  O(levels).
-    """
+    """An `EvictionStrategy` before SGLang's own, `inner`: by `demand` for a node's id first.  O(levels)."""
 
     def __init__(self, inner: Any, demand: Callable[[int], float]) -> None:
         self.inner = inner
         self._demand = demand
 
     def get_priority(self, node: Any) -> tuple[float, Any]:
-        """Return the rank of a leaf; SGLang calls this for every leaf when it evicts."""
+        """Return the rank of a leaf; SGLang calls this for every leaf, and evicts the lowest first."""
         return self._demand(node.id), self.inner.get_priority(node)
 
 

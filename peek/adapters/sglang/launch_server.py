@@ -1,7 +1,4 @@
-"""`python -m peek.adapters.sglang.launch_server ...` is `python -m sglang.launch_server ...` with `peek`.
-
-For SGLang before 0.5.11, which has no plug-ins.  Later versions load `peek` themselves; there both are equal.
-"""
+"""`python -m sglang.launch_server` with `peek` for SGLang before 0.5.11; newer ones load it themselves."""
 
 from __future__ import annotations
 
@@ -24,10 +21,8 @@ def main() -> None:
     from sglang.srt.utils import kill_process_tree
 
     try:
-        launch_server(
-            prepare_server_args(sys.argv[1:]),
-            run_scheduler_process_func=run_scheduler_process,
-        )
+        arguments = prepare_server_args(sys.argv[1:])
+        launch_server(arguments, run_scheduler_process_func=run_scheduler_process)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
 

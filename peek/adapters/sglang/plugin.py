@@ -1,7 +1,4 @@
-"""How SGLang loads `peek`: through an entry point where it has plug-ins (0.5.11 and later), `register`.
-
-For 0.5.9 there are `run_scheduler_process` and an `Engine` that starts such processes.
-"""
+"""How SGLang loads `peek`: `register` where it has plug-ins (0.5.11), else `run_scheduler_process`."""
 
 from __future__ import annotations
 
@@ -45,10 +42,8 @@ def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
 
 def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
     """Describe SGLang, given a `SchedulePolicy` and its scheduler, None if unknown."""
-    cache = getattr(policy, "tree_cache", None)
-    core = type(getattr(cache, "tree_core", cache)).__name__
-    kind = type(cache).__name__
-    rank = partial(_rank, scheduler)
+    cache, rank = getattr(policy, "tree_cache", None), partial(_rank, scheduler)
+    kind, core = type(cache).__name__, type(getattr(cache, "tree_core", cache)).__name__
     return EngineInfo(
         "sglang",
         version_of("sglang"),
@@ -63,10 +58,8 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
 
 
 def _rank(scheduler: Any, name: str) -> int:
-    """Return a rank of this process; 0 if none is found.
-
-    0.5.9 has it in the scheduler, 0.5.17 in its `ps`, 0.5.23 in a record of the process.
-    """
+    """Return a rank of this process; 0 if none is found."""
+    # 0.5.9 has it in the scheduler, 0.5.17 in its `ps`, 0.5.23 in a record of the process.
     places = [scheduler, getattr(scheduler, "ps", None)]
     with suppress(ImportError):
         from sglang.srt.runtime_context import get_parallel
@@ -84,18 +77,15 @@ def ranks_of_one_queue(arguments: Any) -> int:
     """Return how many schedulers these `ServerArgs` start for each queue; 0 without them: unknown."""
     if arguments is None:
         return 0
-    ranks = int(getattr(arguments, "tp_size", 1) or 1) * int(getattr(arguments, "pp_size", 1) or 1)
-    if getattr(arguments, "enable_dp_attention", False):
-        ranks //= int(getattr(arguments, "dp_size", 1) or 1)
-    return ranks
+    tp, pp, dp = (int(getattr(arguments, f"{kind}_size", 1) or 1) for kind in ("tp", "pp", "dp"))
+    return tp * pp // dp if getattr(arguments, "enable_dp_attention", False) else tp * pp
 
 
 def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
     """Return a function that each rank calls with its own mode, and that returns the first rank's to all.
 
-    It is a broadcast on the CPU over SGLang's own group of tensor-parallel ranks, which waits for the
-    slowest.  All of them call it, since they order the same queue equally often.  None with one rank, and if
-    a queue has other ranks, too: pipeline stages and context-parallel ranks schedule at different times.
+    It is a broadcast on the CPU over SGLang's group of tensor-parallel ranks, which order one queue equally
+    often.  None with one rank, and with pipeline or context-parallel ranks, which do not.
     """
     group = getattr(scheduler, "attn_tp_cpu_group", None)
     ranks = ranks_of_one_queue(getattr(scheduler, "server_args", None))
@@ -136,21 +126,16 @@ def after_policy(settings: Settings, _found: Any, scheduler: Any, /, *_args: Any
 
 
 def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Hook around `SchedulePolicy.calc_priority(waiting_queue, ...)`.
-
-    Arguments are passed on as they came: SGLang's names must not clash with names here.
-    """
-    attachment = getattr(policy, "peek", None)
-    if attachment is None:
-        return stock(policy, *args, **kwargs)
-    queue = args[0] if args else kwargs["waiting_queue"]
-    adapter = attachment.working
-    record(attachment, "saw", queue)
-    if adapter is None:
-        return stock(policy, *args, **kwargs)
-    attachment.foretold.tell("looked_at", queue)
-    ordered = attachment.call(adapter.order, queue)
-    attachment.count()
+    """Hook around `calc_priority(waiting_queue, ...)`; no name of SGLang's may clash with names here."""
+    attachment, ordered = getattr(policy, "peek", None), False
+    if attachment is not None:
+        queue = args[0] if args else kwargs["waiting_queue"]
+        adapter = attachment.working
+        record(attachment, "saw", queue)
+        if adapter is not None:
+            attachment.foretold.tell("looked_at", queue)
+            ordered = attachment.call(adapter.order, queue)
+            attachment.count()
     if not ordered:
         return stock(policy, *args, **kwargs)
     touch = getattr(policy, "_touch_waiting_prefixes", None)
@@ -162,16 +147,12 @@ def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
 def record(attachment: Any, event: str, queue: Any) -> None:
     """Report the waiting queue to a method of `Served`, if a trace is written."""
     recording = attachment.recording
-    if recording:
-        recording.served = recording.served or Served(recording.statements)
-        recording.tell(lambda recorder: getattr(recording.served, event)(queue, recorder))
+    recording.served = recording.served or Served(recording.statements)
+    recording.tell(lambda recorder: getattr(recording.served, event)(queue, recorder))
 
 
 def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-    """Hook after `Scheduler.get_new_batch_prefill`: report at once what was admitted.
-
-    An idle scheduler does not ask for an order; its counters would stand still and differ between ranks.
-    """
+    """Hook after `get_new_batch_prefill`: report what was admitted; an idle scheduler asks for no order."""
     attachment: Attachment[SglangAdapter] | None = getattr(scheduler.policy, "peek", None)
     if attachment is None:
         return
@@ -200,7 +181,6 @@ INSERTS: Final = (
     "sglang.srt.mem_cache.radix_cache.RadixCache.insert",
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.insert",
 )
-"""Called for every key that is inserted into a cache."""
 
 
 def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
@@ -226,16 +206,13 @@ def asks_to_replace() -> bool:
 
 
 def configured_or_exit() -> Settings | None:
-    """Return what the environment asks for, None if it asks for nothing; a mistake ends the process.
-
-    SGLang logs an error of a plug-in and serves on in its own order, but lets `SystemExit` pass.
-    """
+    """Return what the environment asks for, None if it asks for nothing; a mistake ends the process."""
     try:
         asks_to_replace()
         settings = requested_settings(None)
     except PeekError as error:
         logger.critical("peek: %s", error)
-        raise SystemExit(f"peek: {error}") from error
+        raise SystemExit(f"peek: {error}") from error  # of another error SGLang makes a line in the log
     if settings.config.is_stock and not settings.trace_file:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
         return None
@@ -243,11 +220,7 @@ def configured_or_exit() -> Settings | None:
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`, called in each process: put the hooks into it, if configured.
-
-    SGLang first calls it in the process that starts the others.  So a mistake in a setting ends the server
-    before a model is loaded.
-    """
+    """Entry point of `sglang.srt.plugins`, called in each process: put the hooks into it, if configured."""
     settings = configured_or_exit()
     if settings is None:
         return
@@ -262,9 +235,7 @@ def register() -> None:
 
 def stand(target: str, where: str, hook: Callable[..., Any]) -> None:
     """Put a hook into a method of a class, as SGLang's own registry does."""
-    path, name = target.rsplit(".", 1)
-    owner = resolve_name(path)
-    stock = getattr(owner, name)
+    stock = resolve_name(target)
 
     @wraps(stock)
     def hooked(*args: Any, **kwargs: Any) -> Any:
@@ -274,7 +245,8 @@ def stand(target: str, where: str, hook: Callable[..., Any]) -> None:
         hook(found, *args, **kwargs)
         return found
 
-    setattr(owner, name, hooked)
+    path, name = target.rsplit(".", 1)
+    setattr(resolve_name(path), name, hooked)
 
 
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,4 @@
-"""SGLang's requests: reading them, translating them for the planner, following them to their end.
-
-Nothing here keeps a request alive but `Followed`.
-"""
+"""SGLang's requests: reading, translating and following them.  Only `Followed` keeps a request alive."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ from peek.adapters.symbols import ALONE, Alphabet, Letter, namespace_of
 from peek.errors import InvalidKey
 from peek.trie.continuations import Continuations
 from peek.trie.keys import SYMBOL_BYTES, heads_of
-
-# -- reading a request --------------------------------------------------------------------------------
 
 
 def prompt_of(request: Any) -> tuple[Any, int]:
@@ -52,12 +47,9 @@ def tenant_of(request: Any, tenants: str) -> str:
 
 
 def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
-    """Return what a request states in `custom_params`; else its session is SGLang's own, or its routing key.
-
-    With `tenants` "named" the routing key is the tenant, and no session.
-    """
+    """Return what a request states in `custom_params`; its session else is SGLang's, or the routing key."""
     own = getattr(getattr(request, "session", None), "session_id", None)
-    key = None if tenants == "named" else getattr(request, "routing_key", None)
+    key = None if tenants == "named" else getattr(request, "routing_key", None)  # else it is the tenant
     parameters = getattr(request.sampling_params, "custom_params", None)
     return statements.of(parameters, (own, getattr(request, "session_id", None), key))
 
@@ -73,9 +65,8 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
         return True
     if is_turn(request):  # a waiting turn may have been lent its session's row
         return bool(request.already_computed > 0)
-    if getattr(request, "req_pool_idx", None) is not None:
-        return True
-    return getattr(getattr(request, "kv", None), "req_pool_idx", None) is not None
+    places = (request, getattr(request, "kv", None))
+    return any(getattr(place, "req_pool_idx", None) is not None for place in places)
 
 
 def entry_time(request: Any) -> float:
@@ -83,16 +74,12 @@ def entry_time(request: Any) -> float:
     return float(request.time_stats.wait_queue_entry_time)
 
 
-# -- translating it -----------------------------------------------------------------------------------
-
-
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request in the planner or in flight, translated; it does not keep SGLang's request alive.
-
-    An idle server asks for no order, and would keep its last batch.
+    """A request in the planner or in flight, translated.
 
     Attributes:
+        request: a reference, since an idle server asks for no order, and would keep its last batch.
         outputs: tokens that it had generated when it came.
         num_tokens, limit: tokens of its prompt, and those that may be matched.
         lent: tokens that its session lends it in place of the cache; -1 if the cache is asked.
@@ -105,6 +92,7 @@ class Waiting:
     namespace: str
     num_tokens: int
     limit: int
+    is_turn: bool
     lent: int = -1
     key: bytes = bytes(SYMBOL_BYTES)
     heads: tuple[object, ...] = ()
@@ -122,8 +110,8 @@ class Waiting:
 class Translator:
     """Translates prompts for one cache, of pages of `page_tokens`.
 
-    With `bigram` its keys are pairs of neighbours; a prompt has one pair less than tokens.  `lends` returns
-    the tokens that a request's streaming session lends, see `lender_of`; None without.
+    With `bigram` its keys are pairs of neighbours; a prompt has one pair less than tokens.  `lends`: see
+    `lender_of`.
 
     Attributes:
         pages: the table of pages, None for pages of one token.
@@ -142,18 +130,18 @@ class Translator:
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
     def translate(self, request: Any, session: str = "") -> Waiting:
-        """Translate a request; call `release` later.  If this raises, nothing is kept.  O(tokens).
+        """Translate a request, with the session that it states; call `release` later.  O(tokens).
 
-        `session` is the one that the request states; only without one is the prompt looked at for it.
-        `InvalidKey`: a token id below 0, or one that is no int.
+        `InvalidKey`: a token id below 0, or one that is no int.  Nothing is kept then.
         """
         tokens, limit = prompt_of(request)
-        skipped = 1 if self.bigram else 0
+        skipped = int(self.bigram)
         limit = max(limit - skipped, 0)
         whole = limit // self.page_tokens * self.page_tokens
         outputs, alone = len(request.output_ids), ALONE + str(request.rid)
         namespace = request_namespace(request)
-        made = Waiting(ref(request), outputs, namespace, len(tokens), limit, session=session)
+        turn = is_turn(request)
+        made = Waiting(ref(request), outputs, namespace, len(tokens), limit, turn, session=session)
         if self.lends is not None:
             made.lent = self.lends(request, limit)
         if whole == 0:
@@ -175,16 +163,13 @@ class Translator:
         return made
 
     def known(self, tokens: Any, extra_key: str | None, cache_salt: str | None) -> tuple[str, bytes]:
-        """Return namespace and packed symbols of a cache key, as far as a waiting prompt may have them.
-
-        O(tokens); nothing is kept.
-        """
+        """Return namespace and packed symbols of a cache key, as far as a waiting prompt may have them."""
         if len(tokens) and isinstance(tokens[0], tuple):  # pairs, in 0.5.9
             tokens = [tokens[0][0], *(pair[1] for pair in tokens)]
         first = int(tokens[0]) if self.bigram and len(tokens) else None
-        symbols = self.alphabet.known(tokens, 1 if self.bigram else 0)
-        namespace = namespace_of(extra_key, cache_salt, first)
-        return namespace, symbols if self.pages is None else self.pages.known(symbols)
+        symbols = self.alphabet.known(tokens, int(self.bigram))
+        known = symbols if self.pages is None else self.pages.known(symbols)
+        return namespace_of(extra_key, cache_salt, first), known
 
     def release(self, made: Waiting) -> None:
         """Drop what is kept of a request that is no longer compared.  O(pages)."""
@@ -194,18 +179,12 @@ class Translator:
             self.pages.release(made.key)
 
 
-# -- following it -------------------------------------------------------------------------------------
-
-
 SWEEP_EVERY: Final = 64
 """Turns of the scheduler between two looks at all requests that are followed; each is O(queue)."""
 
 
 class Followed:
-    """The requests that were seen to wait, until they have ended; keeps them alive until then.
-
-    `here` holds them by id.
-    """
+    """The requests that were seen to wait, by id in `here`; keeps them alive until they have ended."""
 
     def __init__(self) -> None:
         self.here: dict[str, Any] = {}
@@ -229,20 +208,18 @@ class Followed:
         self.here.update((request.rid, request) for request in found)
         return found
 
-    def ended(self) -> list[Any]:
-        """Forget and return the requests that have finished.  O(followed)."""
-        return self._forget([request for request in self.here.values() if request.finished()])
+    def gone(self, queue: list[Any] | None) -> list[Any]:
+        """Forget and return who has finished or, if given, left `queue` for no batch.  O(followed)."""
+        waiting = None if queue is None else {id(request) for request in queue}
 
-    def withdrawn(self, queue: list[Any]) -> list[Any]:
-        """Forget and return those that left `queue` without entering a batch.  O(followed + queue)."""
-        waiting = {id(request) for request in queue}
-        out = [request for request in self.here.values() if id(request) not in waiting]
-        return self._forget([r for r in out if r.is_retracted or not was_admitted(r, 0)])
+        def withdrawn(request: Any) -> bool:
+            left = waiting is not None and id(request) not in waiting
+            return left and (request.is_retracted or not was_admitted(request, 0))
 
-    def _forget(self, requests: list[Any]) -> list[Any]:
-        for request in requests:
+        gone = [request for request in self.here.values() if request.finished() or withdrawn(request)]
+        for request in gone:
             del self.here[request.rid]
-        return requests
+        return gone
 
 
 LONGEST_WAIT_S: Final = 86_400.0
@@ -259,19 +236,16 @@ class Served:
     def saw(self, queue: list[Any], recorder: Recorder) -> None:
         """Note the new requests.  O(new)."""
         for request in self._followed.new(queue):
-            recorder.came(self._asked(request, recorder.clock()))
-
-    def _asked(self, request: Any, now: float) -> Asked:
-        waited_s = perf_counter() - entry_time(request)
-        at_s = now - waited_s if 0.0 <= waited_s < LONGEST_WAIT_S else now
-        session = stated_by(request, "named", self._statements).session
-        space, tenant = request_namespace(request), tenant_of(request, "named")
-        return Asked(str(request.rid), at_s, request.origin_input_ids, space, session, tenant)
+            now, waited_s = recorder.clock(), perf_counter() - entry_time(request)
+            at_s = now - waited_s if 0.0 <= waited_s < LONGEST_WAIT_S else now
+            session = stated_by(request, "named", self._statements).session
+            space, tenant = request_namespace(request), tenant_of(request, "named")
+            recorder.came(Asked(str(request.rid), at_s, request.origin_input_ids, space, session, tenant))
 
     def turned(self, queue: list[Any], recorder: Recorder) -> None:
         """Write the requests that have ended; once a turn.  O(followed + queue) every `SWEEP_EVERY` turns."""
-        if self._followed.due():
-            for request in self._followed.ended():
+        for request in self._followed.gone(queue) if self._followed.due() else ():
+            if request.finished():
                 recorder.ended(str(request.rid), len(request.output_ids))
-            for request in self._followed.withdrawn(queue):
+            else:
                 recorder.forget(str(request.rid))

@@ -1,7 +1,6 @@
-"""The shadow beside an SGLang scheduler: reports to `peek.adapters.shadow` what the scheduler does.
+"""The shadow beside an SGLang scheduler: reports to `peek.adapters.shadow` what it does, and changes nothing.
 
-SGLang asks for an order only when it may admit.  So the shadow looks at the scheduler in each turn of its
-loop, right after the search for prefills.  It changes nothing.
+SGLang asks for an order only when it may admit.  So the shadow looks in each turn of the scheduler's loop.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from peek.adapters.activation import Settings
 from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
@@ -18,8 +17,6 @@ from peek.adapters.sglang.requests import Followed, prompt_of, request_namespace
 from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
-
-UNLIMITED: Final = 2**31
 
 
 def setting_of(scheduler: Any, name: str) -> Any:
@@ -66,13 +63,10 @@ class SglangShadow:
             arena_tokens=int(self._cache.token_to_kv_pool_allocator.size) // self._page * self._page,
             unit_tokens=self._page,
             max_running=int(scheduler.max_running_requests),
-            step_tokens=int(scheduler.chunked_prefill_size or UNLIMITED),
+            step_tokens=int(scheduler.chunked_prefill_size or 2**31),
             prefill_tokens=int(scheduler.max_prefill_tokens),
         )
-        self.account = Shadow(partial(LiveRadix, limits, self._settings.config, token_s=NOMINAL_TOKEN_S))
-        return self.account
-
-    # -- events ------------------------------------------------------------------------------------
+        return Shadow(partial(LiveRadix, limits, self._settings.config, token_s=NOMINAL_TOKEN_S))
 
     def looked_at(self, queue: list[Any]) -> None:
         """Note new requests before SGLang orders its queue: its own policy may move them."""
@@ -80,27 +74,32 @@ class SglangShadow:
             self._arrive(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
-        """Note that SGLang has looked for prefills: it found `batch`, None if it goes on decoding.
-
-        `running` is the batch that decodes, None if it is still the scheduler's.
-        """
-        account = self.account or self._begin(scheduler)
-        now = self.clock()
-        queue = scheduler.waiting_queue
-        self._arrive(account, queue, now)
+        """Note that SGLang found `batch` to prefill, or goes on decoding `running`; None: the scheduler's."""
+        self.account = account = self.account or self._begin(scheduler)
+        now, queue = self.clock(), scheduler.waiting_queue
         requests = [] if batch is None else batch.reqs
+        self._arrive(account, queue, now)
         self._arrive(account, requests, now)
         for request in requests:
             account.admitted(request.rid, int(request.cached_tokens))
-        gone = self._followed.ended()
-        if self._followed.due():
-            gone += self._followed.withdrawn(queue)
-        for request in gone:
+        for request in self._followed.gone(queue if self._followed.due() else None):
             rest, outputs = self._rest.pop(request.rid, None), request.output_ids
             answer = b"" if rest is None else self._names([*rest, *outputs])
             account.ended(request.rid, len(outputs), answer)
         account.step(now)
-        self._note_step(account, now, batch, scheduler.running_batch if running is None else running)
+        pairs = 0.0
+        tokens = kv_tokens = 0
+        if batch is not None:
+            for start, count in zip(batch.prefix_lens, batch.extend_lens, strict=True):
+                tokens += int(count)
+                pairs += chunk_pairs(int(start), int(count))
+        else:
+            decoding = (scheduler.running_batch if running is None else running).reqs
+            tokens = len(decoding)
+            kv_tokens = sum(len(each.origin_input_ids) + len(each.output_ids) for each in decoding)
+        if tokens:
+            account.steps.note(now, self._went_on, tokens, pairs, kv_tokens)
+        self._went_on = tokens > 0
 
     def _arrive(self, account: Shadow, queue: list[Any], now: float) -> None:
         for request in self._followed.new(queue):
@@ -110,9 +109,8 @@ class SglangShadow:
             prompt = len(tokens)
             if limit >= prompt - 1:
                 self._rest[request.rid] = list(tokens[prompt // self._page * self._page :])
-                key = self._names(tokens)
-            else:
-                key = self._names(tokens[:limit])
+                limit = prompt
+            key = self._names(tokens[:limit])
             allowed = int(request.sampling_params.max_new_tokens)
             stated = stated_by(request, self._settings.tenants, self._statements)
             space = request_namespace(request)
@@ -120,19 +118,3 @@ class SglangShadow:
 
     def _names(self, tokens: Any) -> bytes:
         return folded(tokens) if self._page == 1 else page_names(tokens, self._page)
-
-    # -- steps -------------------------------------------------------------------------------------
-
-    def _note_step(self, account: Shadow, now: float, batch: Any, running: Any) -> None:
-        pairs = 0.0
-        tokens = kv_tokens = 0
-        if batch is not None:
-            for start, count in zip(batch.prefix_lens, batch.extend_lens, strict=True):
-                tokens += int(count)
-                pairs += chunk_pairs(int(start), int(count))
-        else:
-            tokens = len(running.reqs)
-            kv_tokens = sum(len(each.origin_input_ids) + len(each.output_ids) for each in running.reqs)
-        if tokens:
-            account.steps.note(now, self._went_on, tokens, pairs, kv_tokens)
-        self._went_on = tokens > 0

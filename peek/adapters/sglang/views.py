@@ -2,13 +2,13 @@
 
 SGLang's `match_prefix` splits the node in which a match ends, and refreshes the recency of all nodes passed.
 `NodeView` only reads Python's nodes: `node.children`, `node.key`, and what KV a node has.  It covers
-`RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core.  In a hybrid model a prompt can
-go on only behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the
-start; and behind a whole node that holds the state of the recurrent layers.
+`RadixCache` and `UnifiedRadixCache` with its Python core.  In a hybrid model a prompt can go on only behind
+`window` tokens that have their sliding-window KV, or an unbroken run of them from the start; and behind a
+whole node that holds the state of the recurrent layers.
 
-`CoreView` is for `UnifiedRadixCache`'s Rust core, which shows no nodes.  It uses
-`match_full_device_prefix(key)`, which neither splits nor touches nodes, with the whole prompt up to an edge's
-end.  That is one call per pending edge that the cache has followed so far, O(prompt) each in native code.
+`CoreView` is for `UnifiedRadixCache`'s Rust core, which shows no nodes.  It calls `match_full_device_prefix`,
+which neither splits nor touches nodes, with the whole prompt up to the end of each pending edge that the
+cache has followed so far, O(prompt) each in native code.
 """
 
 from __future__ import annotations
@@ -27,19 +27,13 @@ from peek.trie.tree_view import edge_bytes
 _HOST_COST: Final = 0.5
 """How much less a token on the host is worth than one on the device: it has to be loaded."""
 
-HAS_WINDOW: Final = 1
-HAS_STATE: Final = 2
-
 _WHOLE: Final[i64] = 1 << 60
 """The run of sliding-window KV in front of the first token, where nothing is missing."""
 
 
 @final
 class PageTable:
-    """Interns pages of `page_tokens` >= 2 packed int32 tokens: equal ones of waiting requests, equal symbols.
-
-    A symbol's number is used again when the last request that has it is gone.
-    """
+    """Interns pages of `page_tokens` >= 2 packed int32 tokens: equal pages in use have equal symbols."""
 
     def __init__(self, page_tokens: int) -> None:
         self._page_bytes: i64 = page_tokens * SYMBOL_BYTES
@@ -60,7 +54,12 @@ class PageTable:
             page = tokens[at : at + self._page_bytes]
             symbol = self._symbols.get(page, -1)
             if symbol < 0:
-                symbol = self._new(page)
+                if not self._free:
+                    self._free.append(len(self._pages))
+                    self._pages.append(b"")
+                    self._users.append(0)
+                symbol = self._symbols[page] = self._free.pop()
+                self._pages[symbol] = page
             self._users[symbol] += 1
             symbols.append(symbol)
             at += self._page_bytes
@@ -77,17 +76,6 @@ class PageTable:
             symbols.append(symbol)
             at += self._page_bytes
         return pack(symbols) if symbols else b""
-
-    def _new(self, page: bytes) -> int:
-        if self._free:
-            symbol = self._free.pop()
-            self._pages[symbol] = page
-        else:
-            symbol = len(self._pages)
-            self._pages.append(page)
-            self._users.append(0)
-        self._symbols[page] = symbol
-        return symbol
 
     def release(self, symbols: bytes) -> None:
         """Drop one request's use of these pages.  O(pages)."""
@@ -131,19 +119,15 @@ class NodePlace:
 
     def copy(self) -> NodePlace:
         place = NodePlace(self.node, self.owner, self.first, self.best)
-        place.key = self.key
-        place.packed = self.packed
-        place.at = self.at
-        place.host = self.host
-        place.run = self.run
+        place.key, place.packed = self.key, self.packed
+        place.at, place.host, place.run = self.at, self.host, self.run
         return place
 
 
 class RadixView:
     """What both views have in common.
 
-    `door` is the `Translator` that makes the keys of waiting requests.  `insertions` notes what is inserted
-    (`Insertions`), None where KV may come in unnoticed.
+    `door`: the `Translator` that makes the keys.  `insertions`: see `Insertions`, None where it is not told.
     """
 
     def __init__(self, door: Any, insertions: Any) -> None:
@@ -171,21 +155,16 @@ class RadixView:
         now: Any = self.version
         return now is not None and version is not None and bool(now[1] == version[1])
 
+    # Of a request that is alone the cursor is what its session lends it, None for nothing.
+
     def root(self, namespace: str) -> object:
-        if namespace.startswith(ALONE):
-            return self._lent.get(namespace)
-        first, extra_key, salt = owner_of(namespace)
-        return self._start(first, extra_key, salt)
+        return self._lent.get(namespace)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        if cursor is None:
-            return 0, None
-        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
-            return len(segment), cursor
-        return self._advance(cursor, segment, offset)
+        return 0 if cursor is None else len(segment), cursor  # the key has as many symbols as that takes
 
     def node_id(self, cursor: object) -> int:
-        return OF_A_SESSION if isinstance(cursor, int) else self._node_id(cursor)
+        return OF_A_SESSION
 
     @property
     def worth(self) -> Callable[[object, int], int] | None:
@@ -200,39 +179,18 @@ class RadixView:
             return whole
         return whole - int(_HOST_COST * float(cursor.host)) if cursor.best < 0 else int(cursor.best)
 
-    def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
-        """Return the cursor before all keys of a namespace, after the token `first` if keys are pairs."""
-        raise NotImplementedError
-
-    def _advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        raise NotImplementedError
-
-    def _node_id(self, cursor: object) -> int:
-        raise NotImplementedError
-
-
-# -- Python's nodes -----------------------------------------------------------------------------------
-
 
 @final
 class NodeView(RadixView):
-    """See the module's description.
-
-    `root` returns the tree's root node (a reset makes a new one).  `hybrid`, a `Hybrid`, says what is needed
-    in a hybrid model; None for other models.
-    """
+    """`root` returns the tree's root node (a reset makes a new one); `hybrid`: see `hybrid_of`."""
 
     def __init__(self, door: Any, insertions: Any, root: Callable[[], Any], hybrid: Any) -> None:
         super().__init__(door, insertions)
         self._root = root
-        self._holds: Any = None if hybrid is None else hybrid.holds
-        self._window: i64 = 0 if hybrid is None else hybrid.window
-        self._states: bool = hybrid is not None and hybrid.states
+        self._hybrid: Any = hybrid
         self._last_root: object = None
         self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
-
-    # -- CacheView ---------------------------------------------------------------------------------
 
     def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
         """See `CacheView`; also None after a reset, which makes every cursor old."""
@@ -241,12 +199,16 @@ class NodeView(RadixView):
         self._last_root = root
         return super().inserted_since(version) if stood else None
 
-    def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
+    def root(self, namespace: str) -> object:
+        if namespace.startswith(ALONE):
+            return super().root(namespace)
+        first, extra_key, salt = owner_of(namespace)
         owner = extra_key if salt is None else (extra_key, salt)
-        return NodePlace(self._root(), owner, first, -1 if self._holds is None else 0)
+        return NodePlace(self._root(), owner, first, -1 if self._hybrid is None else 0)
 
-    def _advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        assert isinstance(cursor, NodePlace)
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if not isinstance(cursor, NodePlace):
+            return super().advance(cursor, segment, offset)
         symbols = edge_bytes(segment)
         place = cursor.copy()
         tokens = self._fresh(place)
@@ -267,7 +229,7 @@ class NodeView(RadixView):
             done += common
             place.at += common * self.unit_tokens
             ended = place.at == len(tokens)
-            if self._holds is not None:
+            if self._hybrid is not None:
                 self._reach(place, common >> 2, offset + (done >> 2), ended)
             elif on_host:
                 place.host += (common >> 2) * self.unit_tokens
@@ -275,8 +237,9 @@ class NodeView(RadixView):
                 break
         return done >> 2, place
 
-    def _node_id(self, cursor: object) -> int:
-        assert isinstance(cursor, NodePlace)
+    def node_id(self, cursor: object) -> int:
+        if not isinstance(cursor, NodePlace):
+            return super().node_id(cursor)
         self._fresh(cursor)
         node: Any = cursor.node
         self._by_id[node.id] = node
@@ -290,24 +253,21 @@ class NodeView(RadixView):
         self._by_id[node.parent.id] = node.parent
         return int(node.parent.id)
 
-    # -- SGLang's nodes ----------------------------------------------------------------------------
-
     def _on_host(self, node: Any) -> bool | None:
         """Whether a node's KV is on the host only; None if nothing of it is of use."""
         if not node.evicted:
             return False
-        return True if self._holds is None and node.backuped else None
+        return True if self._hybrid is None and node.backuped else None
 
     def _reach(self, place: NodePlace, symbols: i64, position: i64, ended: bool) -> None:
         """Note that `symbols` more of a node match, up to `position`; `ended`: its last one is among them."""
-        held: int = self._holds(place.node)
-        good = True
-        if self._window > 0:
-            place.run = place.run + symbols * self.unit_tokens if held & HAS_WINDOW else 0
-            good = bool(held & HAS_WINDOW) and place.run >= self._window
-        if self._states:
-            good = good and ended and bool(held & HAS_STATE)
-        if good:
+        hybrid: Any = self._hybrid
+        if hybrid.has_window is not None:
+            held: bool = hybrid.has_window(place.node)
+            place.run = place.run + symbols * self.unit_tokens if held else 0
+            if place.run < hybrid.window:  # at least one token
+                return
+        if hybrid.has_state is None or (ended and hybrid.has_state(place.node)):
             place.best = position * self.unit_tokens
 
     def _fresh(self, place: NodePlace) -> bytes:
@@ -321,20 +281,16 @@ class NodeView(RadixView):
         at: i64 = place.at
         size: i64 = len(place.packed)
         tokens = self._tokens_of(place)
-        behind = size - len(tokens) - at
         if size == len(tokens) or at == 0:
             return tokens
-        if behind < 0:
-            place.at = -behind
-            return tokens
-        while True:
+        behind = size - len(tokens) - at
+        while behind >= 0:
             node = place.node
             place.node = node.parent
             tokens = self._tokens_of(place)
-            if behind < len(tokens):
-                place.at = len(tokens) - behind
-                return tokens
             behind -= len(tokens)
+        place.at = -behind
+        return tokens
 
     def _tokens_of(self, place: NodePlace) -> bytes:
         """Return the packed symbols of the key of a cursor's node; kept as long as node and key live."""
@@ -351,14 +307,10 @@ class NodeView(RadixView):
         if place.first is not None and len(raw):
             # Pairs; 0.5.9 has them as tuples, later versions have one token more than pairs.
             raw = [pair[1] for pair in raw] if isinstance(raw[0], tuple) else raw[1:]
-        packed = b""
-        letters: object = ()
-        if len(raw):
-            both: tuple[bytes, object] = self._alphabet.pack(raw)
-            packed, letters = both
-        self._packed[node] = (key, packed, letters)
-        place.packed = packed
-        return packed
+        packed: tuple[bytes, object] = self._alphabet.pack(raw) if len(raw) else (b"", ())
+        self._packed[node] = (key, packed[0], packed[1])
+        place.packed = packed[0]
+        return place.packed
 
     def _child(self, place: NodePlace, tokens: bytes, symbols: bytes, at: i64) -> Any:
         symbol: int = int(symbol_at(symbols, at))
@@ -367,24 +319,16 @@ class NodeView(RadixView):
             plain = tuple(self._alphabet.spell(self._pages.page(symbol)))
         elif symbol >= FIRST_LETTER:
             plain = self._alphabet.value(symbol)
-        if place.first is not None:
-            plain = self._pairs(place.first, tokens, plain)
+        if place.first is not None:  # pairs of neighbours; the first one's left is what stands before it
+            left = place.first
+            if len(tokens):
+                left = self._alphabet.value(int(symbol_at(tokens, len(tokens) - SYMBOL_BYTES)))
+            run: Any = plain if isinstance(plain, tuple) else (plain,)
+            pairs = tuple(zip((left, *run), run, strict=False))
+            plain = pairs if isinstance(plain, tuple) else pairs[0]
         owner = place.owner
         node: Any = place.node
         return node.children.get(plain if owner is None else (owner, plain))
-
-    def _pairs(self, first: object, tokens: bytes, plain: object) -> object:
-        """Return a token, or a page of them, as pairs with their left neighbours; it follows `tokens`."""
-        left = first
-        if len(tokens):
-            left = self._alphabet.value(int(symbol_at(tokens, len(tokens) - SYMBOL_BYTES)))
-        if not isinstance(plain, tuple):
-            return (left, plain)
-        pairs: list[object] = []
-        for token in plain:
-            pairs.append((left, token))
-            left = token
-        return tuple(pairs)
 
     def _common(self, tokens: bytes, at: i64, symbols: bytes, done: i64) -> i64:
         """Return how many bytes of `symbols[done:]` equal the tokens at `tokens[at:]`."""
@@ -399,15 +343,11 @@ class NodeView(RadixView):
         return done - start
 
 
-# -- the Rust core ------------------------------------------------------------------------------------
-
-
 @final
 class CoreView(RadixView):
-    """See the module's description; `match(tokens, extra_key, cache_salt) -> (tokens matched, node)`.
+    """`match(tokens, extra_key, cache_salt)` returns the tokens matched, and the core's node there.
 
-    A cursor: the tokens matched so far (int64, as the core takes them), the core's node there, and the last
-    two arguments of `match`.
+    A cursor: the tokens matched so far (int64, as the core takes them), the node, and the last two arguments.
     """
 
     def __init__(
@@ -416,16 +356,20 @@ class CoreView(RadixView):
         super().__init__(door, insertions)
         self._match = match
 
-    def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
-        tokens: Any = array("q")
-        if first is not None:
-            tokens.append(first)
-        return tokens, 0, extra_key, salt
+    def root(self, namespace: str) -> object:
+        if namespace.startswith(ALONE):
+            return super().root(namespace)
+        first, extra_key, salt = owner_of(namespace)
+        return array("q", () if first is None else (first,)), 0, extra_key, salt
 
-    def _advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        assert isinstance(cursor, tuple)
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if not isinstance(cursor, tuple):
+            return super().advance(cursor, segment, offset)
         before, _, extra_key, salt = cursor
-        tokens = before + self._tokens(segment)
+        packed, pages = edge_bytes(segment), self._pages
+        if pages is not None:
+            packed = b"".join([pages.page(symbol) for symbol in segment])
+        tokens = before + self._alphabet.spell(packed)
         matched, node = self._match(tokens, extra_key, salt)
         done = matched // self.unit_tokens - offset
         if done <= 0:
@@ -434,14 +378,5 @@ class CoreView(RadixView):
             del tokens[len(tokens) - (len(segment) - done) * self.unit_tokens :]
         return done, (tokens, node, extra_key, salt)
 
-    def _node_id(self, cursor: object) -> int:
-        assert isinstance(cursor, tuple)
-        return int(cursor[1])
-
-    def _tokens(self, segment: Any) -> array[int]:
-        pages = self._pages
-        packed = edge_bytes(segment)
-        if pages is not None:
-            packed = b"".join([pages.page(symbol) for symbol in segment])
-        spelt: array[int] = self._alphabet.spell(packed)
-        return spelt
+    def node_id(self, cursor: object) -> int:
+        return int(cursor[1]) if isinstance(cursor, tuple) else super().node_id(cursor)

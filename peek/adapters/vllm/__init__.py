@@ -1,9 +1,8 @@
 """vLLM adapter: `--scheduler-cls peek.adapters.vllm.Scheduler`.
 
-`Scheduler` is vLLM's synchronous or asynchronous scheduler, as the engine's own setting asks, with a planner
-beside it.  `PeekScheduler` and `PeekAsyncScheduler` are the two by name.  The classes are made on first use,
-so that importing this package does not import vLLM.  They do nothing unless `peek` is configured: by
-`PEEK_POLICY=peek` in the environment, or `--additional-config '{"peek": {"policy": "peek"}}'`.
+The classes are made on first use, so that importing this package does not import vLLM.  They do nothing
+unless `peek` is configured: by `PEEK_POLICY=peek` in the environment, or `--additional-config '{"peek":
+{"policy": "peek"}}'`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ __all__ = ["PeekAsyncScheduler", "PeekScheduler", "Scheduler"]
 
 
 class Scheduler:
-    """Constructs `PeekAsyncScheduler` where the engine schedules asynchronously, else `PeekScheduler`.
-
-    vLLM decides on `async_scheduling` before it makes its scheduler.
-    """
+    """Constructs `PeekAsyncScheduler` where the engine schedules asynchronously, else `PeekScheduler`."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
         asynchronous = vllm_config.scheduler_config.async_scheduling

@@ -1,8 +1,7 @@
-"""One planner beside one vLLM scheduler.
+"""One planner beside one vLLM scheduler, looked at before and after each `schedule()`.
 
-`VllmAdapter` looks at the scheduler before and after each `schedule()`.  Only requests that simply wait, also
-for a grammar, take part in plans.  Any other keeps its place in the queue: it was preempted, waits for remote
-KV or streaming input, or holds KV.
+Only requests that simply wait, also for a grammar, take part in plans.  Any other keeps its place in the
+queue: it was preempted, waits for remote KV or streaming input, or holds KV.
 """
 
 from __future__ import annotations
@@ -16,20 +15,16 @@ from typing import Any, Final
 from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
-from peek.adapters.priorities import PriorityPlanners
 from peek.adapters.vllm import seams
 from peek.adapters.vllm.queue import Blocked, tracked_queue
-from peek.config import PeekConfig
 from peek.errors import InvalidKey
 from peek.eviction.demand import victims
-from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 from peek.trie.continuations import REACH_TOKENS, STEP_TOKENS, Continuations
 from peek.trie.keys import SYMBOL_BYTES, pack
 
 _BLOCKS_A_STEP: Final = 2**16
 """Most blocks of prompts that are translated in one step: about 20 ms."""
-
 _BLOCKS_AN_ARRIVAL: Final = 32
 """Cost of an arrival besides its blocks, in blocks."""
 
@@ -37,19 +32,19 @@ _BLOCKS_AN_ARRIVAL: Final = 32
 class VllmAdapter(EngineAdapter):
     """Reorders the waiting queue of `scheduler` and, if configured, chooses what it evicts.
 
-    `scheduler` is fully constructed.  `shield` wraps whatever vLLM's block pool calls.  `clock` returns
-    seconds on the clock of `Request.arrival_time`.
+    `shield` wraps whatever vLLM's block pool calls.  `clock`: seconds, as of `Request.arrival_time`.
     """
 
-    def __init__(
-        self, scheduler: Any, settings: Settings, shield: Shield, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, scheduler: Any, settings: Settings, shield: Shield) -> None:
         require(scheduler, seams.NEEDED, "vLLM")
+        from vllm.v1.core.sched.request_queue import SchedulingPolicy
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler
-        self.clock = clock
-        super().__init__(settings, shield, lambda request: request.output_token_ids, self._make_planner)
+        self.clock: Callable[[], float] = time.time
+        ranks = scheduler.policy == SchedulingPolicy.PRIORITY
+        priority_of = (lambda name: int(scheduler.waiting.members[name].priority)) if ranks else None
+        super().__init__(settings, shield, lambda it: it.output_token_ids, priority_of, chained=True)
         self._pool = scheduler.kv_cache_manager.block_pool
         layout = seams.layout_of(scheduler)
         assert isinstance(layout, seams.Layout), layout
@@ -57,56 +52,40 @@ class VllmAdapter(EngineAdapter):
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
         """vLLM's requests that the planner has, by id."""
-        self._continuations = Continuations()
         self._keys: dict[str, bytes] = {}
-        """Keys of the requests that are in plans, by id."""
+        """Keys of those that are in plans, by id; the others are held."""
+        self._continuations = Continuations()
         compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
-        self._followed: LazyPlan | None = None
-        """The plan that the queue follows, None if a request has come since."""
-        self._away = False
-        """Whether the queue may be in another order than vLLM's own."""
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
+        queue = tracked_queue(scheduler.waiting)
+        queue.guard, queue.looked = shield.call, self._expect
         if self.planner.evicts:
             seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
-        scheduler.waiting = tracked_queue(scheduler.waiting)
-        scheduler.waiting.guard = shield.call
-        scheduler.waiting.looked = self._expect
-
-    def _make_planner(self, config: PeekConfig, **options: Any) -> Planner | PriorityPlanners:
-        """Return one planner, or one for each priority where vLLM schedules by priority."""
-        from vllm.v1.core.sched.request_queue import SchedulingPolicy
-
-        make = partial(Planner, config, chained=True, **options)
-        if self.scheduler.policy == SchedulingPolicy.FCFS:
-            return make()
-        return PriorityPlanners(make, lambda name: int(self.scheduler.waiting.members[name].priority))
+        scheduler.waiting = queue  # last: an error before it leaves vLLM's own
 
     # -- before schedule() -------------------------------------------------------------------------
 
     def before_schedule(self) -> None:
         """Bring the planner up to date and the queue into its order.
 
-        O(requests that entered or left) while every seat is taken, no waiting prompt is shared or cached, or
-        nothing has changed since the last plan.
+        O(requests that entered or left) while every seat is taken or nothing has changed since the last plan.
         """
         self.sync()
         planner, scheduler = self.planner, self.scheduler
         seats = max(scheduler.max_num_running_reqs, getattr(scheduler, "max_num_active_reqs", 0))
-        if len(scheduler.running) >= seats or len(planner) - len(planner.held) < 2:
+        if len(scheduler.running) >= seats or len(self._keys) < 2:
             return
         if not (self._away or planner.order_matters(self.mirror)):
             return
         plan = planner.lazy_plan(self.mirror, self.clock())
         if plan is not self._followed:
-            if self._away or not plan.stood_aside:
-                scheduler.waiting.follow(None if plan.stood_aside else plan)
-            self._away = not plan.stood_aside
-            self._followed = plan
+            scheduler.waiting.follow(None if plan.stood_aside else plan)
+            self._followed, self._away = plan, not plan.stood_aside
 
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
@@ -125,17 +104,12 @@ class VllmAdapter(EngineAdapter):
             self._followed = None
             self._let_in(waiting)
         self._watch.update(self.planner.evicts or self.planner.order_matters(self.mirror))
-        for request_id in self.mirror.pop_outgrown():
-            if request_id in self._keys and not self.quarantine.accepts(
-                request_id, partial(self._extend, request_id)
-            ):
-                self._withdraw(request_id)
+        for name in self.mirror.pop_outgrown():
+            if name in self._keys and not self.quarantine.accepts(name, partial(self._extend, name)):
+                self._withdraw(name)
 
     def _take_back(self) -> Any:
-        """Move simply waiting requests from the second list of vLLM (up to 0.30) to the head of the queue.
-
-        vLLM looks at that list first, so it would admit them in this order anyway.  Returns the queue.
-        """
+        """Move simply waiting requests to the queue's head from the list that vLLM <= 0.30 looks at first."""
         waiting, apart = self.scheduler.waiting, getattr(self.scheduler, "skipped_waiting", None)
         if apart:
             rest = waiting.put_back(list(apart)[::-1])
@@ -149,11 +123,8 @@ class VllmAdapter(EngineAdapter):
         return waiting
 
     def _takes_part(self, request: Any) -> bool:
-        return (
-            request.status in self._waits
-            and request.num_computed_tokens == 0
-            and request.num_preemptions == 0
-        )
+        ran = request.num_computed_tokens > 0 or request.num_preemptions > 0
+        return request.status in self._waits and not ran
 
     def _let_in(self, waiting: Any) -> None:
         """Translate up to `_BLOCKS_A_STEP` of what entered; the rest stands behind the plan's requests."""
@@ -161,8 +132,7 @@ class VllmAdapter(EngineAdapter):
         while waiting.entered and left > 0:
             request_id, request = waiting.entered.popitem(last=False)
             takes_part = self._takes_part(request)
-            known = self._known.get(request_id)
-            if known is not None and not (takes_part and known is request):
+            if request_id in self._known and not (takes_part and self._known[request_id] is request):
                 self._withdraw(request_id)
             if takes_part and request_id not in self.quarantine:
                 left -= self._place(waiting, request)
@@ -172,7 +142,8 @@ class VllmAdapter(EngineAdapter):
     def _place(self, waiting: Any, request: Any) -> int:
         """Plan a request, or hold it while it cannot run; return the cost in blocks."""
         request_id = request.request_id
-        known, held = request_id in self._known, request_id in self._blocked
+        known = request_id in self._known
+        held = known and request_id not in self._keys
         blocked = not self.planner.shadow and self._blocked.blocks(request)
         comes = not known or (held and not blocked)
         if comes and not self.quarantine.accepts(request_id, partial(self._add, request, blocked)):
@@ -196,7 +167,7 @@ class VllmAdapter(EngineAdapter):
         try:
             if request_id in self._known:
                 self.planner.resume(request_id, key, tail)
-                self._blocked.let_go(request_id)
+                self._blocked.let_go(request)
             else:
                 self._hand_over(self._pending(request, key, tail), held)
         except Exception:
@@ -214,7 +185,7 @@ class VllmAdapter(EngineAdapter):
             key,
             request.arrival_time,
             seams.namespace_of(request),
-            num_tokens=request.num_tokens,
+            request.num_tokens,
             tail=tail,
             tenant=seams.tenant_of(request, self._tenants),
             heads=seams.heads_of(request, self.mirror.unit_tokens),
@@ -237,7 +208,7 @@ class VllmAdapter(EngineAdapter):
         self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
     def _translate(self, request: Any) -> tuple[bytes, int]:
-        """Return the key of a request, and the number of symbols of its prompt after the key."""
+        """Return the key of a request, and the number of symbols of its prompt behind the key."""
         usable = self._usable(request)
         if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
             key = self.mirror.intern(request.request_id, request.block_hashes, usable)
@@ -259,7 +230,7 @@ class VllmAdapter(EngineAdapter):
         self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
-        self._blocked.let_go(request_id)
+        self._blocked.let_go(self._known[request_id])
         if request_id in self._keys:
             self._plans_no_more(request_id)
         del self._known[request_id]
@@ -286,8 +257,8 @@ class VllmAdapter(EngineAdapter):
     def _expect(self, request: Any) -> None:
         """Note the cached tokens of a request just before vLLM looks for its prompt.  O(blocks found).
 
-        A plan is older: what goes first in the same step is in the cache by now.  Nothing is noted while the
-        pool is not watched, or of a request that is known by its first block only.
+        A plan is older: what goes first in the same step is cached by now.  Nothing is noted while the pool
+        is not watched, or of a request that is known by its first block only.
         """
         key = self._keys.get(request.request_id)
         if key is None or not self._watch.watches or self.scheduler.connector is not None:
@@ -297,17 +268,13 @@ class VllmAdapter(EngineAdapter):
             self._expected[request.request_id] = tokens
 
     def _admitted(self, request_id: str, cached: int) -> None:
-        if request_id not in self._known:
+        request, expected = self._known.get(request_id), self._expected.get(request_id)
+        if request is None:
             return
-        expected = self._expected.get(request_id)
         if expected is not None:
             self.planner.request(request_id).cached_len = expected
-        self._admit(
-            self._known[request_id], request_id, cached, None if expected is None else lambda: expected
-        )
+        self._admit(request, request_id, cached, None if expected is None else lambda: expected)
         self._forget(request_id)
-
-    # -- eviction ----------------------------------------------------------------------------------
 
     def _choose(self, in_order: Iterator[Any], count: int) -> list[Any] | None:
         """Return the blocks that no waiting request needs first; None while nothing is planned."""

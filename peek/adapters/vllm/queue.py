@@ -1,9 +1,7 @@
 """vLLM's waiting queue in the planner's order.
 
-vLLM uses a waiting queue through a dozen methods and admits a few requests a step.  So `PlannedQueue` (first
-come, first served) and `RankedQueue` (`--scheduling-policy priority`) look up in the plan only what vLLM asks
-for: a step costs what it admits, however many wait.  `Blocked` knows which requests vLLM's scan would pass
-over, whatever their place.
+vLLM admits a few requests a step.  So `PlannedQueue` (first come, first served) and `RankedQueue`
+(`--scheduling-policy priority`) look up in the plan only what vLLM asks for: a step costs what it admits.
 """
 
 from __future__ import annotations
@@ -25,13 +23,11 @@ if TYPE_CHECKING:
 class PlannedQueue:
     """Mixed into vLLM's `RequestQueue`: its methods, a plan's order, and a record of what entered and left.
 
-    First come, first served, until a plan says otherwise.  Requests that take part in plans go in the order
-    of the last plan; requests that it does not know follow, by entry.  A request outside plans (`keep_place`)
-    is up when as many have left as stood before it.  What vLLM puts at the head stays there until it takes
-    part.  What cannot run (`hold`) comes last: vLLM's scan passes over all of these and puts them back at
-    once, two assignments each.  O(1) a call plus what the plan works out.
-
-    vLLM sees to it that ids are unique.  One request may enter twice before it leaves.
+    First come, first served, until a plan says otherwise.  Those that take part go in the order of the last
+    plan; those that it does not know follow, by entry.  A request outside plans (`keep_place`) is up when as
+    many have left as stood before it.  What vLLM puts at the head stays there until it takes part.  What
+    cannot run (`hold`) comes last: vLLM's scan passes over all of these and puts them back at once, two
+    assignments each.  O(1) a call plus the plan's own.  One request may enter twice before it leaves.
 
     Attributes:
         members: the requests in the queue, by id.
@@ -39,8 +35,7 @@ class PlannedQueue:
         gone: requests that left since then and did not come back.
         guard: calls the plan and `looked`; returns None if that fails.
         looked: called with the request that vLLM is shown, before vLLM looks into its cache for it.
-        overtook: whether a plan had a request taken out before one that entered earlier; the adapter clears
-            it.
+        overtook: whether a plan had a request taken out before one that entered earlier; others clear it.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
@@ -62,8 +57,7 @@ class PlannedQueue:
         """The requests that keep their places, by number."""
         self._held: dict[str, Any] = {}
         """Requests that cannot run for now, by id."""
-        self._entries = 0
-        self._put_at_head = 0
+        self._entries = self._put_at_head = 0
         self._left = 0
         """Departures, less the requests put at the head: those present then wait for one more each."""
         self._held_numbers: SortedList[int] = SortedList()
@@ -78,17 +72,14 @@ class PlannedQueue:
 
     # -- vLLM's calls ------------------------------------------------------------------------------
 
-    def add_request(self, request: Any) -> None:
-        self._enter(request, False)
-
     def prepend_request(self, request: Any) -> None:
-        self._enter(request, True)
+        self.add_request(request, at_head=True)
 
     def prepend_requests(self, requests: Iterable[Any]) -> None:
         for request in self.put_back(list(requests)):
             self.prepend_request(request)
 
-    def _enter(self, request: Any, at_head: bool) -> None:
+    def add_request(self, request: Any, at_head: bool = False) -> None:
         self.put_back([])
         name = request.request_id
         self._next = None
@@ -155,7 +146,7 @@ class PlannedQueue:
         return len(self.members) - len(self._passed)
 
     def __iter__(self) -> Iterator[Any]:
-        """First to go first: takes all out of a copy, and works the whole plan out.  O(n log n)."""
+        """First to go first: takes all out of a copy.  O(n log n), and the whole plan."""
         twin, own = copy(self), vars(self).items()
         vars(twin).update((name, copy(it)) for name, it in own if isinstance(it, (dict, list, SortedList)))
         twin.looked, twin._next = (lambda _: None), None
@@ -176,10 +167,8 @@ class PlannedQueue:
 
     def keep_place(self, request: Any) -> None:
         """Let a member take part in no plan.  O(log n)."""
-        number = self._numbers[request.request_id]
-        if number not in self._kept:
-            self._take_from_its_place(request)
-            self._kept[number] = request
+        self._take_from_its_place(request)
+        self._kept[self._numbers[request.request_id]] = request
 
     def take_part(self, request: Any) -> None:
         """Let a member take part in plans.  O(1); O(log n) if it was held or kept its place."""
@@ -208,19 +197,13 @@ class PlannedQueue:
 
     def in_stock_order(self) -> list[Any]:
         """Return all as if there had been no plan, held ones where vLLM would have them.  O(n log n)."""
-
-        def place(request: Any) -> tuple[bool, bool, int]:
-            number = self._numbers[request.request_id]
-            return number >= 0, request.request_id not in self._held, number
-
-        passed = set(self._passed)
-        return sorted((request for request in self.members.values() if request not in passed), key=place)
+        passed, held = set(self._passed), self._held
+        numbered = [(self._numbers[name], name) for name, it in self.members.items() if it not in passed]
+        numbered.sort(key=lambda each: (each[0] >= 0, each[1] not in held, each[0]))
+        return [self.members[name] for _, name in numbered]
 
     def put_back(self, requests: list[Any]) -> list[Any]:
-        """Put the held ones of `requests` back, the last one taken out first; return the others.
-
-        Held requests that were taken out and are not among them have left.  O(requests).
-        """
+        """Put back the held ones of `requests`, last taken out first; return the others.  O(requests)."""
         if not self._passed:
             return requests
         passed, self._passed = self._passed, []
@@ -229,7 +212,7 @@ class PlannedQueue:
             return requests[len(passed) :]
         back, known = set(requests), set(passed)
         for request in passed:
-            if request not in back:
+            if request not in back:  # taken out, and not put back
                 self._leave(request)
         return [request for request in requests if request not in known]
 
@@ -262,7 +245,8 @@ class PlannedQueue:
         kept = None
         if self._kept:
             number, kept = self._kept.peekitem(0)
-            if self._is_up(number, self._left):
+            # It was put at the head, or all with a smaller number have left or are held.
+            if number < 0 or number - self._held_numbers.bisect_left(number) <= self._left:
                 return kept
         elif self._departed:
             self._left += len(self._departed)
@@ -270,10 +254,6 @@ class PlannedQueue:
                 self._held_numbers.remove(self._departed.pop())
         planned = self._next_planned()
         return next(iter(self._body.values()), kept) if planned is None else planned
-
-    def _is_up(self, number: int, left: int) -> bool:
-        """Whether it was put at the head, or all with a smaller number have left or are held."""
-        return number < 0 or number - self._held_numbers.bisect_left(number) <= left
 
     def _next_planned(self) -> Any:
         """Return the plan's first request that is still here."""
@@ -301,8 +281,7 @@ class RankedQueue(PlannedQueue):
     """By priority, and among equals in a plan's order; what that does not know follows.  O(log n) a call.
 
     A time counts as of the entry: it may change, or be no number.  What is preempted under a plan goes before
-    its equals.  A request outside plans waits for its equals at most.  One that cannot run keeps its place,
-    too, and vLLM passes over it there.
+    its equals.  A request outside plans, or that cannot run, waits for its equals at most.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
@@ -384,9 +363,8 @@ def tracked_queue(stock: Any) -> Any:
 class Blocked:
     """The waiting requests that vLLM's scan would pass over, whatever their place, and when that ends.
 
-    A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While slots are
-    free, the adapters that have waited longest contend in the plan, one more than there are free slots.
-    `compiles` is the status of a request whose grammar vLLM has not seen compiled.
+    A request waits for its grammar (status `compiles`), or for a slot for its LoRA adapter.  While slots are
+    free, those adapters contend in the plan that have waited longest, one more than there are free slots.
     """
 
     def __init__(self, scheduler: Any, compiles: object) -> None:
@@ -394,14 +372,9 @@ class Blocked:
         self._compiles = compiles
         self._held: dict[int, dict[str, Any]] = {}
         """Held requests, by LoRA adapter; 0 for a grammar."""
-        self._group: dict[str, int] = {}
         self._contending: Counter[int] = Counter()
         """Number of requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
-
-    def __contains__(self, request_id: object) -> bool:
-        """Whether a request is held."""
-        return request_id in self._group
 
     def look(self) -> None:
         """Note which adapters have slots; before each step.  O(running) with LoRA, else O(1)."""
@@ -416,30 +389,27 @@ class Blocked:
         lora = lora_of(request) if self._scheduler.lora_config else 0
         if not lora or lora in self._running:
             return False
-        free = self._free()
-        return free <= 0 or (lora not in self._contending and self._contenders() > free)
+        room = self._room()
+        return room is None or (room == 0 and lora not in self._contending)
 
     def _compiles_still(self, request: Any) -> bool:
         return request.status == self._compiles and not _is_compiled(request)
 
-    def _free(self) -> int:
-        return int(self._scheduler.lora_config.max_loras) - len(self._running)
-
-    def _contenders(self) -> int:
-        return sum(lora not in self._running for lora in self._contending)
+    def _room(self) -> int | None:
+        """Return how many more adapters may contend, None while no slot is free."""
+        free = int(self._scheduler.lora_config.max_loras) - len(self._running)
+        return max(0, free + 1 - len(self._contending.keys() - self._running)) if free > 0 else None
 
     def hold(self, request: Any) -> None:
         """Note that a request is in no plan because it cannot run.  O(1)."""
-        self.let_go(request.request_id)
+        self.let_go(request)
         lora = 0 if self._compiles_still(request) else lora_of(request)
         self._held.setdefault(lora, {})[request.request_id] = request
-        self._group[request.request_id] = lora
 
-    def let_go(self, request_id: str) -> None:
+    def let_go(self, request: Any) -> None:
         """Note that a request left, or is in plans again.  O(1)."""
-        lora = self._group.pop(request_id, None)
-        if lora is not None:
-            del self._held[lora][request_id]
+        for lora in {0, lora_of(request)} & self._held.keys():
+            self._held[lora].pop(request.request_id, None)
             if not self._held[lora]:
                 del self._held[lora]
 
@@ -453,20 +423,16 @@ class Blocked:
 
     def freed(self) -> list[Any]:
         """Return the held requests that could run now.  O(grammars + adapters + these)."""
-        if not self._held:
-            return []
         ready = [request for request in self._held.get(0, {}).values() if _is_compiled(request)]
         loras = [lora for lora in self._held if lora]
         may = [lora for lora in loras if lora in self._running]
-        if loras and self._free() > 0:
+        room = self._room() if loras else None
+        if room is not None:
             may += [lora for lora in loras if lora in self._contending and lora not in self._running]
-            room = max(0, self._free() + 1 - self._contenders())
             others = [lora for lora in loras if lora not in may]
-            may += sorted(others, key=self._waits_since)[:room]
+            since = {lora: min(float(r.arrival_time) for r in self._held[lora].values()) for lora in others}
+            may += sorted(others, key=since.__getitem__)[:room]
         return ready + [request for lora in may for request in self._held[lora].values()]
-
-    def _waits_since(self, lora: int) -> float:
-        return min(float(request.arrival_time) for request in self._held[lora].values())
 
     def all(self) -> list[Any]:
         """Return all held requests.  O(held)."""

@@ -15,11 +15,7 @@ from peek.errors import InvalidConfig
 
 
 def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
-    """Return the attachment of a fully constructed scheduler.
-
-    Raises `InvalidConfig` for a mistake in the settings, which the user must mend before the engine serves.
-    Any other error leaves the engine stock.
-    """
+    """Return the attachment of a constructed scheduler.  `InvalidConfig`: a mistake in the settings."""
     additional = getattr(vllm_config, "additional_config", None)
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
     return Attachment(
@@ -67,24 +63,18 @@ def scheduler_class(name: str, base: Any) -> Any:
 
         def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
             if getattr(vllm_config, "diffusion_config", None) is not None:
-                raise InvalidConfig(
-                    "peek's scheduler is not for diffusion models, vLLM has one of its own: leave out"
-                    " --scheduler-cls"
-                )
+                text = "peek's scheduler is not for diffusion models, vLLM has one of its own: leave out"
+                raise InvalidConfig(f"{text} --scheduler-cls")
             super().__init__(vllm_config, *args, **kwargs)
             self.peek = attach(self, vllm_config)
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
             super().add_request(request, *args, **kwargs)
-            recording = self.peek.recording
-            if recording:
-                recording.tell(lambda to: to.came(asked(request, to.clock(), recording.statements)))
+            said = self.peek.recording.statements
+            self.peek.recording.tell(lambda to: to.came(asked(request, to.clock(), said)))
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.peek.recording:
-                self.peek.recording.tell(
-                    lambda recorder: recorder.ended(request.request_id, request.num_output_tokens)
-                )
+            self.peek.recording.tell(lambda to: to.ended(request.request_id, request.num_output_tokens))
             return super()._free_request(request, *args, **kwargs)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,4 @@
-"""What the adapter knows of vLLM's own objects: scheduler, KV cache groups, block pool, requests.
-
-No class of vLLM is changed.  The pool's objects stay; some get a class derived from their own.
-"""
+"""What the adapter knows of vLLM's objects.  Some get a class derived from their own; no class changes."""
 
 from __future__ import annotations
 
@@ -34,8 +31,12 @@ NEEDED: Final = (
 
 # -- KV cache groups ----------------------------------------------------------------------------------
 
-KNOWN = ("FullAttentionManager", "SlidingWindowManager", "MambaManager")
-"""vLLM's managers whose way of matching a prefix is known here."""
+KNOWN: Final[dict[str, Callable[[Any], int]]] = {
+    "FullAttentionManager": lambda _: 0,
+    "MambaManager": lambda _: 1,
+    "SlidingWindowManager": lambda it: max(1, -((1 - it.kv_cache_spec.sliding_window) // it.block_size)),
+}
+"""By managers of vLLM whose way of matching is known here: what `Layout` says that their group needs."""
 
 
 @dataclass
@@ -80,7 +81,7 @@ def layout_of(scheduler: Any) -> Layout | str:
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
         return f"the model has {len(managers)} KV cache groups with a prefix to match"
     kinds = [type(manager).__name__ for manager in managers]
-    strange = sorted(set(kinds) - set(KNOWN))
+    strange = sorted(set(kinds) - KNOWN.keys())
     if strange:
         return f"a KV cache group is matched by {strange[0]}, which the adapter does not know"
     if "FullAttentionManager" not in kinds:
@@ -98,17 +99,13 @@ def layout_of(scheduler: Any) -> Layout | str:
         return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
     if getattr(scheduler, "prefix_replay_tokens", 0):
         return "the model computes the end of a prefix match anew"
-    return Layout(sizes[0], [_needed_by(manager) for manager in managers], int(dropped))
-
-
-def _needed_by(manager: Any) -> int:
-    kind = type(manager).__name__
-    if kind != "SlidingWindowManager":
-        return 0 if kind == "FullAttentionManager" else 1
-    return max(1, int(-((1 - manager.kv_cache_spec.sliding_window) // manager.block_size)))
+    return Layout(sizes[0], [KNOWN[type(manager).__name__](manager) for manager in managers], int(dropped))
 
 
 # -- the block pool -----------------------------------------------------------------------------------
+
+_QUIET_STEPS: Final = 16
+"""Steps in a row without a block that can matter, until the pool is not watched: waking is O(symbols)."""
 
 
 def give_back(thing: Any) -> None:
@@ -117,16 +114,11 @@ def give_back(thing: Any) -> None:
         thing.__class__ = type(thing).__base__
 
 
-_QUIET_STEPS: Final = 16
-"""Steps in a row without a block that can matter, until the pool is not watched: waking is O(symbols)."""
-
-
 class PoolWatch:
     """Tells a mirror what changes in a pool's hash table, but only while its blocks can matter.
 
-    Asleep, each arrival still looks its first block up.  If that is cached later, by a request that was
-    running already or shares with none, the waiting request does not learn of it.  `shield` wraps what the
-    pool calls.
+    Asleep, each arrival still looks its first block up.  Whether that is cached later, by a request that was
+    running already or shares with none, is not learned.  `shield` wraps what the pool calls.
     """
 
     def __init__(self, pool: Any, mirror: BlockMirror, shield: Shield) -> None:
@@ -143,28 +135,20 @@ class PoolWatch:
         return self._pool.cached_block_hash_to_block is self._table
 
     def update(self, matters: bool) -> None:
-        """Watch or sleep; once a step.  O(1); O(symbols) when it wakes or the prefix cache was reset."""
+        """Watch or sleep; once a step.  O(1); O(symbols) when it wakes, or a reset made a new table."""
         table = self._pool.cached_block_hash_to_block
-        if matters:
-            self._quiet_steps = 0
-            if table is not self._table:
-                self._table = table
-                give_back(table)
-                table.__class__ = self._watched(type(table))
-                self._mirror.reset()
-            return
-        self._quiet_steps += 1
-        if table is not self._table:  # the prefix cache was reset, and the new table is vLLM's own
-            self._table = None
-        elif self._quiet_steps >= _QUIET_STEPS:
+        self._quiet_steps = 0 if matters else self._quiet_steps + 1
+        if matters and table is not self._table:
+            self._table = table
+            give_back(table)
+            table.__class__ = self._watched(type(table))
+            self._mirror.reset()
+        elif table is not self._table or self._quiet_steps >= _QUIET_STEPS:
             self._table = None
             give_back(table)
 
     def _watched(self, stock: Any) -> type:
-        """Return a class for the pool's table that tells the mirror of the keys it wants.
-
-        vLLM makes a new table, of its own class, when the prefix cache is reset.
-        """
+        """Return a class for the pool's table that tells the mirror of the keys it wants."""
         call, mirror, wanted = self._shield.call, self._mirror, self._mirror.wanted()
         stock_insert, stock_pop = stock.insert, stock.pop
 
@@ -206,10 +190,7 @@ def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
 
 
 def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:
-    """Let `choose(free blocks in eviction order, count)` pick the blocks that are handed out.
-
-    If it returns None, vLLM's own choice stands: the front of the queue.
-    """
+    """Let `choose(free blocks in eviction order, count)` pick what is handed out; None: vLLM's own choice."""
     stock: Any = type(pool.free_block_queue)
 
     class DemandFreeQueue(stock):  # type: ignore[misc]
@@ -250,7 +231,6 @@ def restore_stock(scheduler: Any) -> None:
 
 
 # -- requests -----------------------------------------------------------------------------------------
-
 
 TENANT: Final = "peek_tenant"
 """The name of a request's tenant in `vllm_xargs` (the OpenAI server) or `SamplingParams.extra_args`."""

@@ -1,7 +1,4 @@
-"""The shadow beside a vLLM scheduler: reports to `peek.adapters.shadow` what the scheduler does.
-
-It reads the waiting queue before the adapter does, and the scheduler's output after it, and changes nothing.
-"""
+"""The shadow beside a vLLM scheduler: reports to `peek.adapters.shadow` what it does, and changes nothing."""
 
 from __future__ import annotations
 
@@ -62,15 +59,14 @@ class VllmShadow:
         self.account.step(self._now)
 
     def _arrive(self, request: Any) -> None:
-        request_id = request.request_id
-        if self._here.get(request_id) is request or request.num_computed_tokens or request.num_preemptions:
+        name = request.request_id
+        if self._here.get(name) is request or request.num_computed_tokens or request.num_preemptions:
             return
-        prompt = int(request.num_tokens)
+        prompt, allowed = int(request.num_tokens), int(request.max_tokens)
         key = self._names(request, 0, prompt // self._unit)
-        self._here[request_id] = request
+        self._here[name] = request
         stated = self._adapter.statements.of(parameters_of(request))
-        arrival, allowed = float(request.arrival_time), int(request.max_tokens)
-        self.account.arrived(request_id, key, prompt, allowed, arrival, stated=stated)
+        self.account.arrived(name, key, prompt, allowed, float(request.arrival_time), stated=stated)
 
     def _names(self, request: Any, start: int, stop: int | None) -> bytes:
         """Return the symbols of some of its blocks; none if it does not read the cache."""
@@ -85,15 +81,6 @@ class VllmShadow:
             self.account.admitted(admitted.req_id, int(admitted.num_computed_tokens))
         for request_id in output.finished_req_ids:
             self._end(request_id)
-        self._note_step(output)
-
-    def _end(self, request_id: str) -> None:
-        request = self._here.pop(request_id, None)
-        if request is not None:
-            answer = self._names(request, int(request.num_prompt_tokens) // self._unit, None)
-            self.account.ended(request_id, int(request.num_output_tokens), answer)
-
-    def _note_step(self, output: Any) -> None:
         tokens = kv_tokens = 0
         pairs = 0.0
         for request_id, count in output.num_scheduled_tokens.items():
@@ -106,3 +93,9 @@ class VllmShadow:
                 pairs += chunk_pairs(computed - count, count)
         if tokens:
             self.account.steps.note(self._now, self._went_on, tokens, pairs, kv_tokens)
+
+    def _end(self, request_id: str) -> None:
+        request = self._here.pop(request_id, None)
+        if request is not None:
+            answer = self._names(request, int(request.num_prompt_tokens) // self._unit, None)
+            self.account.ended(request_id, int(request.num_output_tokens), answer)
