@@ -143,6 +143,20 @@ def test_a_thousand_priorities_are_not_a_thousand_planners() -> None:
     assert [number_of(name) for name in plan] == list(range(1000))
 
 
+def test_a_plan_ends_when_a_request_of_a_further_priority_is_held_or_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(priorities, "MOST_PLANNERS", 1)
+    together = planners(plan_lasts_s=9.0)
+    for name in ("7.a", "3.a", "9.a"):
+        together.add(request(name))
+    assert list(together.lazy_plan(NOTHING_CACHED, 1.0)) == ["3.a", "7.a", "9.a"]
+    together.hold("3.a")
+    assert list(together.lazy_plan(NOTHING_CACHED, 2.0)) == ["7.a", "9.a"]
+    together.resume("3.a", [3] * 30)
+    assert list(together.lazy_plan(NOTHING_CACHED, 3.0)) == ["3.a", "7.a", "9.a"]
+
+
 def test_what_was_learned_outlives_an_empty_queue() -> None:
     together, one = planners(), Planner()
     for planner in (together, one):

@@ -64,7 +64,7 @@ class PriorityPlanners:
         """Their ids."""
         self._where: dict[str, tuple[Planner, _Place]] = {}
         self._asked: dict[Planner, LazyPlan] | None = None
-        """What the last plan is made of so far, None if a request has come or gone since."""
+        """What the last plan is made of so far; None if a request has come, gone, been held or resumed."""
         self._lazy = self._planned = LazyPlan(None)
         self._plan = Plan()
         self.config = self._shared.config
@@ -138,7 +138,17 @@ class PriorityPlanners:
         self._asked = None
         return cost
 
-    extend, hold, resume = map(_of_its_planner, ("extend", "hold", "resume"))
+    def hold(self, request_id: str) -> None:
+        """`Planner.hold`."""
+        self._found(request_id)[0].hold(request_id)
+        self._asked = None  # requests of further priorities have no plan of their own that would tell
+
+    def resume(self, request_id: str, key: object, tail: int = 0) -> None:
+        """`Planner.resume`."""
+        self._found(request_id)[0].resume(request_id, key, tail)
+        self._asked = None
+
+    extend = _of_its_planner("extend")
     request, cluster, cached_len = map(_of_its_planner, ("request", "cluster", "cached_len"))
 
     def _found(self, request_id: str) -> tuple[Planner, _Place]:
