@@ -1,7 +1,7 @@
 """Translates a request's namespace and tokens for the planner: to a string, and to int32 symbols.
 
-A namespace is one string for everything that keeps equal tokens apart in SGLang's caches.  An `Alphabet` has
-symbols for token ids that are wider than a symbol.
+A namespace is one string for everything that keeps equal tokens apart in an engine's caches.  An `Alphabet`
+has symbols for token ids that are wider than a symbol.
 
 With EAGLE, cache keys are pairs of neighbouring tokens.  A prompt's symbols are then its tokens from the
 second on, each for the pair that it ends; the first token goes into the namespace.  So prompts share as many

@@ -53,15 +53,16 @@ class EndpointList:
                 self._told.discard(self._file)
             except (OSError, ValueError) as error:
                 self._warn(self._file, error)
-        found: dict[str, None] = {}
+        known: dict[str, list[str]] = {}
         for name in (*self._named, *self._of_file):
             try:
-                self._known[name] = addresses(name)
+                known[name] = addresses(name)
                 self._told.discard(name)
             except (OSError, ValueError) as error:
                 self._warn(name, error)
-            found.update(dict.fromkeys(self._known.get(name, ())))
-        return list(found)
+                known[name] = self._known.get(name, [])
+        self._known = known
+        return list(dict.fromkeys(address for found in known.values() for address in found))
 
     def _warn(self, what: str, error: Exception) -> None:
         if what not in self._told:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from peek.adapters import symbols
 from peek.adapters.containment import Shield
 from peek.adapters.engine_adapter import first_text
 from peek.adapters.mirror import BlockMirror, GroupMirror, OtherGroup
@@ -257,6 +258,4 @@ def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
 
 def namespace_of(request: Any) -> str:
     """Return what keeps a request's blocks apart: LoRA and cache salt, both part of the block hashes."""
-    lora = getattr(request.lora_request, "lora_name", None) or ""
-    salt = request.cache_salt or ""
-    return f"{lora}/{salt}" if lora or salt else ""
+    return symbols.namespace_of(getattr(request.lora_request, "lora_name", None), request.cache_salt)
