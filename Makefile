@@ -199,7 +199,7 @@ $(VERL_ENV)%/.stamp-peek: $(VERL_ENV)%/.stamp-deps $(WHEEL)
 
 test-verl: $(VERL_ENV)$(VERL_VERSION)/.stamp-peek
 	@mkdir -p build/verl
-	@cd build/verl && PEEK_EXPECT_BACKEND=compiled '$(VERL_ENV)$(VERL_VERSION)/bin/pytest' -p no:cacheprovider \
+	@cd build/verl && PEEK_EXPECT_BACKEND=compiled '$(VERL_ENV)$(VERL_VERSION)/bin/python' -m pytest -p no:cacheprovider \
 	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/verl' $(VERL_ARGS)
 
 .PRECIOUS: $(RAY_ENV)%/.stamp-deps

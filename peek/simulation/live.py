@@ -50,9 +50,8 @@ class Live(SimEngine):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.entered: list[
-            Job
-        ] = []  # jobs admitted for the first time since the reader last emptied the list
+        # Jobs admitted for the first time since the reader last emptied the list.
+        self.entered: list[Job] = []
         # Guesses the answer length of an arriving request, in tokens.
         self.length_of: Callable[[SimRequest], int] = attrgetter("output_tokens")
         # Length and symbols of the known answers of requests that have not ended, by id; see `correct`.

@@ -16,6 +16,8 @@ from serving import exchange, exported, start_cluster, stop_cluster, told
 from support.tokenizers import write_tokenizer
 from vllm_lab import TINY_LLAMA, write_model
 
+from peek.adapters.ray_serve.decider import WAITING
+
 pytestmark = pytest.mark.slow
 
 DEPLOYMENT = "LLMServer:m"
@@ -59,6 +61,11 @@ def ingress_replicas() -> int:
 def under_way() -> int:
     """Requests that the routers have told each other of."""
     return sum(requests for loads in told(DEPLOYMENT).values() for requests, _ in loads.values())
+
+
+def busy() -> list[str]:
+    """Replicas that routers have told each other of; not the requests that wait in a router."""
+    return [replica for loads in told(DEPLOYMENT).values() for replica in loads if replica != WAITING]
 
 
 def counted(series: str) -> float:
@@ -168,8 +175,8 @@ def test_a_session_is_named_in_a_header_or_in_the_body(address: str) -> None:
 def test_the_exchange_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:
     async def scenario() -> None:
         asking = asyncio.create_task(post_all(address, conversations()))
-        await until(lambda: under_way() > 8)
-        victim = next(replica for loads in told(DEPLOYMENT).values() for replica in loads)
+        await until(lambda: under_way() > 8 and bool(busy()))
+        victim = busy()[0]
         ray.kill(exchange(DEPLOYMENT))
         await asyncio.sleep(0.3)
         ray.kill(ray.get_actor(f"SERVE_REPLICA::default#{DEPLOYMENT}#{victim}", namespace="serve"))

@@ -34,9 +34,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
         self._decider: Decider | None = None
         self._exchange: ExchangeClient | None = None
         self._exporting: Any = None
-        self._sent: dict[
-            str, list[Sent]
-        ] = {}  # by Ray's internal request id, which one request's calls share
+        # By Ray's internal request id, which one request's calls share.
+        self._sent: dict[str, list[Sent]] = {}
         self._ids: dict[str, Any] = {}  # Ray's ids of the replicas, by the planner's names for them
         self._blind = False
         self._statements = Statements()
