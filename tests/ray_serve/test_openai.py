@@ -174,7 +174,8 @@ def test_a_session_is_named_in_a_header_or_in_the_body(address: str) -> None:
 
 def test_the_exchange_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:
     async def scenario() -> None:
-        asking = asyncio.create_task(post_all(address, conversations()))
+        long = [{**body, "max_tokens": 64} for body in conversations()]  # an idle router tells once a second
+        asking = asyncio.create_task(post_all(address, long))
         await until(lambda: under_way() > 8 and bool(busy()))
         victim = busy()[0]
         ray.kill(exchange(DEPLOYMENT))
