@@ -13,9 +13,8 @@ from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
-MAX_GROWTH_MIB = 6.0
-"""Resident memory may grow by so much once what is remembered of past requests is full.  In the 60,000 that
-follow, that is 100 bytes each, less than any object kept for one."""
+MAX_GROWTH_MIB = 4.0
+"""Resident memory may grow by so much once what is remembered of past requests is full."""
 
 REMEMBERED = 90_000
 """Requests after which it is full: the ends of 65,536 prompts and as many sessions, under 1 KB a request."""
