@@ -167,11 +167,11 @@ def test_memory_is_bounded() -> None:
         lengths.arrived(request, (number,))
         lengths.admitted(request)
     assert lengths.kinds == 0, "who comes teaches nothing"
-    assert lengths.running == 65_536
+    assert lengths.running == 16_384
     for number in range(65_000, 70_000):
         lengths.answered(7, f"r{number}")
     assert 1024 <= lengths.kinds <= 2048
-    assert lengths.running == 65_536 - 5000
+    assert lengths.running == 16_384 - 5000
 
 
 def test_memory_is_bounded_over_all_namespaces() -> None:

@@ -44,12 +44,12 @@ def test_a_turn_is_the_number_of_those_admitted_before_it(turns: list[tuple[str,
 
 def test_old_sessions_are_forgotten() -> None:
     sessions = Sessions()
-    for number in range(65536 + 10):
+    for number in range(16384 + 10):
         sessions.admitted(asks("r", float(number), session=f"s{number}"))
         sessions.admitted(asks(f"k{number}", float(number), session="kept"))
-    assert len(sessions) == 65536
+    assert len(sessions) == 16384
     assert sessions.turn_of(asks("next", session="s3")) == 0
-    assert sessions.turn_of(asks("next", session="kept")) == 65536 + 10
+    assert sessions.turn_of(asks("next", session="kept")) == 16384 + 10
 
 
 def test_a_last_turn_goes_before_a_first_one_of_the_same_kind() -> None:

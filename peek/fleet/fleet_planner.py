@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 CACHE_TOKENS: Final = 200_000  # size of a replica's cache if the host does not give it
+MOST_PROMPTS: Final = 65_536  # prompts whose ends are remembered to infer sessions: those of many replicas
 
 
 @final
@@ -68,7 +69,7 @@ class FleetPlanner:
         self._replicas: dict[str, Replica] = {}  # by name, in the order in which they joined
         self._placement = Placement(self._replicas, self.stats, settings.asked_whole)
         self._loads = self._placement.loads
-        self._continuations = Continuations(settings.unit_tokens)
+        self._continuations = Continuations(settings.unit_tokens, MOST_PROMPTS)
         self._joined: i64 = 0
         self._tickets: dict[str, Ticket] = {}  # all requests that wait or are under way, by id
         self._looks = Looks(self._tickets)

@@ -11,6 +11,7 @@ one session, and a client can make up a prompt that is.  It gains what naming a 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final, final
 
 from mypy_extensions import i64
@@ -33,8 +34,9 @@ MOST_NEXT: Final = 16
 MOST_ALIKE: Final = 16
 """Most prompts that are remembered by one piece, as those of a template and a few words; the newest stay."""
 
-MOST_PROMPTS: Final = 65536
-"""Most prompts that are remembered, the newest half less `MOST_ALIKE` at least; some 500 bytes a prompt."""
+MOST_PROMPTS: Final = 16384
+"""Most prompts that are remembered for one engine, some 450 bytes each: those of ten minutes at 27 a second.
+If there are more, the piece goes whose last prompt came first, with all its prompts."""
 
 INFERRED: Final = "~"
 """Starts the name of an inferred session; the id of its first request follows."""
@@ -46,20 +48,25 @@ longer, the hash follows."""
 
 @final
 class _End:
-    """How a prompt ended: its last place, its symbols behind that, and its session.
+    """How a prompt ended: its last place, how many bytes behind that and their hash, and its session.
 
-    `request` is a hash of the request's id and symbols.
+    `request` is a hash of the request's id.
     """
 
-    __slots__ = ("next", "place", "request", "session", "tail")
+    __slots__ = ("alike", "before", "next", "place", "request", "session", "size", "tail")
 
-    def __init__(self, request: int, place: i64, tail: bytes, session: str) -> None:
-        self.request = request
+    def __init__(self, request: i64, place: i64, tail: bytes, session: str) -> None:
+        self.request: i64 = request
         self.place: i64 = place
-        self.tail = tail
+        self.size: i64 = len(tail)
+        self.tail: i64 = hash(tail)
         self.session = session
         self.next: i64 = 0
         """Prompts that went on from it."""
+        self.before: _End | None = None
+        """The prompt with the same piece that came before it."""
+        self.alike: i64 = 1
+        """Number of prompts with the same piece up to it."""
 
 
 @final
@@ -68,25 +75,24 @@ class Continuations:
 
     Args:
         unit_tokens: tokens per symbol.
+        most: most prompts that are remembered.
     """
 
-    __slots__ = ("_most", "_new", "_newer", "_old", "_older", "_piece", "_reach", "_step")
+    __slots__ = ("_count", "_most", "_newest", "_piece", "_reach", "_step")
 
-    def __init__(self, unit_tokens: i64 = 1) -> None:
+    def __init__(self, unit_tokens: i64 = 1, most: i64 = MOST_PROMPTS) -> None:
+        self._most: i64 = most
         self._step: i64 = max(1, STEP_TOKENS // unit_tokens)
         self._piece: i64 = max(1, PIECE_TOKENS // unit_tokens) * SYMBOL_BYTES
         self._reach: i64 = REACH_TOKENS // unit_tokens
-        self._most: i64 = MOST_PROMPTS // 2
-        self._newer: dict[tuple[str, bytes], list[_End]] = {}
-        """By namespace, whose `MOST_ALIKE` no other one takes up, and the symbols before the place."""
-        self._older: dict[tuple[str, bytes], list[_End]] = {}
-        self._new: i64 = 0
-        """Number of prompts in `_newer`."""
-        self._old: i64 = 0
+        self._newest: OrderedDict[bytes, _End] = OrderedDict()
+        """The newest prompt of each namespace, whose `MOST_ALIKE` no other one takes up, and symbols before
+        the place.  The pieces stand in the order of these prompts."""
+        self._count: i64 = 0
 
     def __len__(self) -> int:
         """Number of prompts that are remembered."""
-        return self._new + self._old
+        return self._count
 
     def session_of(self, request_id: str, key: bytes, namespace: str = "", skipped: i64 = 0) -> str:
         """Return the session of a prompt and remember how it ends.  O(REACH_TOKENS).
@@ -108,59 +114,71 @@ class Continuations:
         if place < skipped + step:
             return ""
         end: i64 = (place - skipped) * SYMBOL_BYTES
-        request = hash((request_id, key[max(0, end - self._reach * SYMBOL_BYTES) :]))
-        piece = (namespace, key[end - self._piece : end])
+        request: i64 = hash(request_id)
+        space = namespace.encode("utf-8", "surrogatepass")
+        piece = space + key[end - self._piece : end]
         tail = key[end:]
-        for known in self._ends(piece):
-            if known.request == request and known.place == place and known.tail == tail:
+        newest = self._newest.get(piece)
+        known = newest
+        while known is not None:
+            if known.request == request and known.place == place and _fits(known, tail):
                 return known.session
+            known = known.before
         last: i64 = max(skipped + step, length - self._reach)
         session = ""
         at = place
         while at >= last and not session:
-            session = self._gone_on(key, namespace, at, (at - skipped) * SYMBOL_BYTES)
+            session = self._gone_on(key, space, at, (at - skipped) * SYMBOL_BYTES)
             at -= step
         if not session:
             session = INFERRED + (request_id if len(request_id) <= LONGEST_ID else str(hash(request_id)))
-        self._remember(piece, _End(request, place, tail, session))
+        self._remember(piece, newest, _End(request, place, tail, session))
         return session
 
-    def _ends(self, piece: tuple[str, bytes]) -> list[_End]:
-        ends = self._newer.get(piece)
-        if ends is None:
-            ends = self._older.get(piece)
-        return [] if ends is None else ends
-
-    def _gone_on(self, key: bytes, namespace: str, place: i64, start: i64) -> str:
+    def _gone_on(self, key: bytes, space: bytes, place: i64, start: i64) -> str:
         """Return the session of a prompt that ended behind a place and that `key` goes on from; "" if none.
 
         The place is byte `start` of `key`.  Of several prompts it is one from which the fewest have gone on,
         and of these the newest: conversations that begin with the same words each keep a session.
         """
         best: _End | None = None
-        for end in self._ends((namespace, key[start - self._piece : start])):
-            stop: i64 = start + len(end.tail)
-            fits = end.place == place and end.next < MOST_NEXT
-            goes_on = fits and stop < len(key) and key[start:stop] == end.tail
-            if goes_on and (best is None or end.next <= best.next):
+        end = self._newest.get(space + key[start - self._piece : start])
+        while end is not None:
+            stop: i64 = start + end.size
+            open_to_more = end.place == place and end.next < MOST_NEXT and stop < len(key)
+            if open_to_more and (best is None or end.next < best.next) and _fits(end, key[start:stop]):
                 best = end
+            end = end.before
         if best is None:
             return ""
         best.next += 1
         return best.session
 
-    def _remember(self, piece: tuple[str, bytes], end: _End) -> None:
-        if self._new > self._most - MOST_ALIKE:  # so many may come over with the piece
-            self._older, self._old = self._newer, self._new
-            self._newer, self._new = {}, 0
-        ends = self._newer.get(piece)
-        if ends is None:
-            ends = self._older.pop(piece, [])
-            self._newer[piece] = ends
-            self._old -= len(ends)
-            self._new += len(ends)
-        if len(ends) == MOST_ALIKE:
-            del ends[0]
-        else:
-            self._new += 1
-        ends.append(end)
+    def _remember(self, piece: bytes, newest: _End | None, end: _End) -> None:
+        """Remember the end of a prompt; `newest` is the last one before it with the same piece."""
+        self._newest[piece] = end
+        self._newest.move_to_end(piece)
+        self._count += 1
+        if newest is not None:
+            end.before = newest
+            end.alike = newest.alike + 1
+            if end.alike > MOST_ALIKE:
+                self._count -= 1
+                _drop_oldest(end)
+        while self._count > self._most:
+            _, gone = self._newest.popitem(last=False)
+            self._count -= gone.alike
+
+
+def _fits(end: _End, tail: bytes) -> bool:
+    return end.size == len(tail) and end.tail == hash(tail)
+
+
+def _drop_oldest(newest: _End) -> None:
+    """Forget the oldest of the prompts with one piece."""
+    end = newest
+    while end.before is not None and end.before.before is not None:
+        end.alike -= 1
+        end = end.before
+    end.before = None
+    end.alike = 1

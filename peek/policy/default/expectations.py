@@ -43,7 +43,7 @@ TURNS: Final = 16
 _TURNS_MEMORY: Final = 512.0
 """Requests of a kind after which what they taught about turns is halved."""
 
-_MOST_SESSIONS: Final = 65536
+_MOST_SESSIONS: Final = 16384
 """Maximum number of sessions that are remembered; the ones with the latest admissions stay."""
 
 _WIDE_MEMORY: Final = 256.0
@@ -62,7 +62,7 @@ _MOST_IN_ALL: Final = 16384
 """Maximum number of kinds of all namespaces together."""
 _MOST_SPACES: Final = 4096
 """Maximum number of namespaces, beside one per waiting request; the namespaces answered last stay."""
-_MOST_RUNNING: Final = 65536
+_MOST_RUNNING: Final = 16384
 """Maximum number of admitted requests whose end is awaited; the oldest go, as some hosts tell no end."""
 
 
