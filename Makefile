@@ -69,7 +69,7 @@ help:
 	@echo 'make bench-routers    others'"'"' routers beside peek-epp, in front of four real vLLM servers (about 40 minutes)'
 	@echo 'make arena   every policy on ten kinds of traffic: leaderboard, table and figure of docs/policies.md'
 	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
-	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
+	@echo 'make soak-vllm soak-sglang    100,000 requests through each engine'"'"'s real scheduler (minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a figure has moved'
 	@echo 'make eval-full    all of it (hours), and its pages from it; eval-policy POLICY=peek: one policy anew'
 	@echo 'make docs    the documentation, into build/site;  make tables, the tables of docs/options.md from the code'
@@ -261,7 +261,7 @@ bench-servers-store: $(BUILT)
 	$(MAKE) eval-report
 
 # Others' routers from PyPI, plain Envoy and peek-epp, in front of four real vLLM servers: about 40 minutes.  The rows
-# become docs/data/fleet_rivals.csv, `python -m bench.routers.table` their table in docs/fleet.md.
+# become docs/data/fleet_rivals.csv, `python -m bench.routers.table` their table in docs/fleet_results.md.
 ROUTERS ?= sglang-router vllm-router ai-dynamo
 ROUTER_ENV ?= $(CURDIR)/.venv-router-
 ROUTERS_VLLM ?= 0.32.0

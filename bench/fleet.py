@@ -1,6 +1,6 @@
 """Compares routers in front of several engines.
 
-    python -m bench.fleet --csv docs/data/fleet.csv       the table of docs/fleet.md (a quarter of an hour)
+    python -m bench.fleet --csv docs/data/fleet.csv       the table of docs/fleet_results.md (a quarter of an hour)
     python -m bench.fleet --cells zipf --seeds 42 --routers peek round-robin
     python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
     python -m bench.fleet --large               large fleets: homes chosen among a few replicas or among all
@@ -225,7 +225,7 @@ def overall(rows: Sequence[Row]) -> list[str]:
 
 
 def compare(cells: Sequence[str], chosen: Sequence[str], seeds: Sequence[int], path: str, jobs: int) -> None:
-    """Run every cell under every router, write the rows, and print the tables of docs/fleet.md."""
+    """Run every cell under every router, write the rows, and print the tables of docs/fleet_results.md."""
     with Pool(jobs) as pool:
         rows = pool.map(figures, [(name, router, seeds) for name in cells for router in chosen], chunksize=1)
     if path:

@@ -1,6 +1,6 @@
 """A long run of SGLang's real cache, policy and `PrefillAdder` with `peek` on them: is anything lost or kept?
 
-    make soak-sglang                                      (50,000 requests)
+    make soak-sglang                                      (100,000 requests)
     PYTHONPATH=tests OMP_NUM_THREADS=1 python tests/sglang/soak.py [--requests 5000] [--core rust]
 
 A pool of 6,400 tokens for 40 seats and about 200 waiting, chunked prefill, results one batch late, so that
@@ -128,7 +128,7 @@ class Soak:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--core", choices=[core for core in CORES if core], default=None)
     parser.add_argument("--policy", default="peek")
     asked = parser.parse_args()

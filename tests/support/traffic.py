@@ -16,8 +16,8 @@ MIB = 2**20
 MAX_GROWTH_MIB = 4.0
 """Resident memory may grow by so much once what is remembered of past requests is full."""
 
-REMEMBERED = 25_000
-"""Requests after which it is full: the ends of 16,384 prompts and as many sessions, under 1 KB a request."""
+REMEMBERED = 50_000
+"""Requests after which it is full: the ends of 16,384 prompts and as many sessions; half of the requests begin one."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A long run of vLLM's real scheduler with `peek` on it, two steps deep: is anything lost or kept?
 
-    make soak-vllm                                        (50,000 requests)
+    make soak-vllm                                        (100,000 requests)
     PYTHONPATH=tests OMP_NUM_THREADS=1 python tests/vllm/soak.py [--requests 5000] [--sync]
 
 A cache of 400 blocks for 16 seats and about 200 waiting, so blocks are evicted and requests preempted all
@@ -143,7 +143,7 @@ class Soak:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--sync", action="store_true", help="the synchronous scheduler, one step deep")
     parser.add_argument("--policy", default="peek")
     asked = parser.parse_args()
