@@ -1,6 +1,6 @@
 """Compares routers in front of several engines.
 
-    python -m bench.fleet --csv docs/data/fleet.csv       the table of docs/fleet_results.md (a quarter of an hour)
+    python -m bench.fleet --csv docs/data/fleet.csv    the table of docs/fleet_results.md (15 minutes)
     python -m bench.fleet --cells zipf --seeds 42 --routers peek round-robin
     python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
     python -m bench.fleet --large               large fleets: homes chosen among a few replicas or among all

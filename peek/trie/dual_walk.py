@@ -13,11 +13,12 @@ A cache that matches whole blocks only (`block_symbols`) stands at a block bound
 an edge.  The children are then asked for from that boundary, with the rest of the path in front of their
 edge.  Such a cache stops at an edge on which a whole block or more is missing.
 
-A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks of the
-last walk are good and only newer nodes are asked for.  A cache may also tell its changes: symbols, if keys
-are chained (`changed_since`), or keys that came in (`inserted_since`).  A walk then looks at these and at new
-nodes.  With `inserted_since` it also looks at what was cached, unless the cache kept everything
-(`keeps_since`).
+The marks of the last walk of a cache stay.  A walk that asks again notes in the tree's journal where an
+answer differs, and what a policy keeps is brought up to date there only.  A cache may carry a `version` that
+changes whenever an answer could.  While it stands still, only newer nodes are asked for.  A cache may also
+tell its changes: symbols, if keys are chained (`changed_since`), or keys that came in (`inserted_since`).  A
+walk then looks at these and at new nodes.  With `inserted_since` it also looks at what was cached, unless the
+cache kept everything (`keeps_since`).
 
 The walk goes over the tree in pre-order by its links.  Each node remembers how far the cache followed its
 path and the cursor there (`walk_*`).  The demand index of `peek.eviction` reads these marks afterwards.
@@ -131,13 +132,13 @@ class DualWalk:
         block: i64 = max(1, declared)
         worth = getattr(cache, "worth", None)
         version: object = getattr(cache, "version", None)
-        stands = version is not None and cache is self._cache and block == self._block
-        stands = stands and self.epoch == self._tree.epoch
+        known = cache is self._cache and block == self._block and unit == self._unit
+        known = known and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        told = self._told(cache, stands) if version is not None else None
+        told = self._told(cache, known) if version is not None else None
         keeps = self._by_symbol or (told is not None and self._keeps(cache))
-        changed = version != self._cache_version
-        if told is None and (changed or not stands):
+        changed = version is None or version != self._cache_version
+        if not known:
             self.epoch = self._tree.begin_walk(block)
         self._cache = cache
         self._cache_version = version
@@ -146,11 +147,11 @@ class DualWalk:
         self._worth = worth
         self._advance = cache.advance
         self.advances = 0
-        self._goes_on = told is not None
+        self._goes_on = known
         if told is None:
             for namespace, root in self._tree.roots():
                 self._mark_root(root, cache.root(namespace))
-                self._walk_below(root, None, False)
+                self._walk_below(root, None, changed)
         else:
             self._walk_on(cache, start, told if changed else [], keeps)
         if declared == 0 and self.advances > 0 and cache is not self._single:
@@ -158,7 +159,7 @@ class DualWalk:
         if self.advances > 0:
             self._tree.walks += 1
 
-    def _told(self, cache: CacheView, stands: bool) -> list[Any] | None:
+    def _told(self, cache: CacheView, marked: bool) -> list[Any] | None:
         """The changes since the last walk that the cache tells, as symbols or keys; None if not known.
 
         They count only where the tree's journal tells its changes, too.
@@ -169,7 +170,7 @@ class DualWalk:
         if ask is None or self._block != 1:
             return None
         known = self._bookmark.catch_up(self._tree.journal())
-        if not (known and stands):
+        if not (known and marked):
             return None
         told: Any = ask(self._cache_version)
         return None if told is None else list(told)

@@ -17,7 +17,7 @@ MAX_GROWTH_MIB = 4.0
 """Resident memory may grow by so much once what is remembered of past requests is full."""
 
 REMEMBERED = 50_000
-"""Requests after which it is full: the ends of 16,384 prompts and as many sessions; half of the requests begin one."""
+"""Requests after which it is full: the ends of 16,384 prompts and as many sessions, one of two requests."""
 
 
 @dataclass(frozen=True)
