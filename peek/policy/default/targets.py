@@ -59,7 +59,7 @@ class Pace:
         `waits`: whether any request waits.
         """
         passed = now - self._last_s
-        if not passed <= 0.0:
+        if passed != 0.0:  # not a number before the first plan, below 0 where the clock was set back
             if self._waits and passed > 0.0:
                 kept = exp(-passed / _MEMORY_S)
                 self._tokens = self._tokens * kept + self._since
