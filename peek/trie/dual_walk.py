@@ -30,7 +30,6 @@ numpy's included, on both builds.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
@@ -172,7 +171,11 @@ class DualWalk:
         if not (known and stands):
             return None
         told: Any = ask(self._cache_version)
-        return None if told is None else list(told)
+        try:
+            return None if told is None else list(told)
+        except TypeError:
+            name = "inserted_since" if changed is None else "changed_since"
+            raise InvalidCache(f"{name}(...) answered {told!r}; need a list, or None") from None
 
     def _keeps(self, cache: CacheView) -> bool:
         """Whether the cache still holds all that it held at the last walk."""
@@ -328,11 +331,11 @@ class DualWalk:
         write_own(node, self._tokens_at(at))
 
 
-def owners_of(tree: PendingTree, symbols: Iterable[int]) -> list[Node]:
+def owners_of(tree: PendingTree, symbols: list[Any]) -> list[Node]:
     """The nodes whose edges hold these symbols of chained keys, each once.  O(symbols)."""
     nodes: dict[int, Node] = {}
     for symbol in symbols:
-        node = tree.owner(symbol)
+        node = tree.owner(whole_number(symbol, "a symbol that changed_since(...) told"))
         if node is not None:
             nodes[node.uid] = node
     return list(nodes.values())
@@ -357,10 +360,11 @@ def followed(tree: PendingTree, epoch: i64) -> list[Node]:
     return nodes
 
 
-def on_paths(tree: PendingTree, keys: Iterable[tuple[str, bytes]]) -> list[Node]:
+def on_paths(tree: PendingTree, keys: list[Any]) -> list[Node]:
     """The nodes on the paths of packed keys, each key with its namespace, parents first.  O(symbols)."""
     nodes: list[Node] = []
-    for namespace, packed in keys:
+    for key in keys:
+        namespace, packed = checked_key(key)
         node = tree.root(namespace)
         n: i64 = len(packed)
         at: i64 = 0
@@ -423,6 +427,15 @@ def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
             f"advance(...) answered {count} for a segment of {asked} symbols; need 0 to {asked}"
         )
     return count, answer[1]
+
+
+def checked_key(key: object) -> tuple[str, bytes]:
+    """Check a key that `inserted_since` told; return its namespace and symbols or raise `InvalidCache`."""
+    if isinstance(key, tuple) and len(key) == 2:
+        namespace, packed = key
+        if isinstance(namespace, str) and isinstance(packed, bytes) and len(packed) % SYMBOL_BYTES == 0:
+            return namespace, packed
+    raise InvalidCache(f"inserted_since(...) told {key!r}; need a tuple (namespace, bytes of int32 symbols)")
 
 
 def rest_and_edge(parent: Node, node: Node) -> memoryview:
