@@ -45,6 +45,9 @@ except ImportError:  # pragma: no cover - an interpreted install on a platform w
 MIN_WAIT_S: Final = 1e-3
 """Least age of a request in seconds, so that the indices of new requests are not all zero."""
 
+_FAR_S: Final = 1e100
+"""Bound of all times, up and down, in seconds: beyond any clock, and powers of ages do not overflow."""
+
 MOST_LEVERAGE: Final = 5.0
 """Upper bound of the leverage, reached with four fifths of a prompt cached and at risk.  The bound on waiting
 in `peek.policy.default.policy` rests on it."""
@@ -215,7 +218,7 @@ class Below:
         round: the call of `Frontier.follow` that last made the node's piece.
         tokens: sum of prompt lengths, tokens.
         lasting: the same sum, each prompt times its `Expected.ratio`, tokens.
-        work: tokens to compute, every uncached edge once.
+        work: tokens to compute, every uncached edge once; a float, as sums of huge prompts exceed 64 bits.
         since, first: arrival in seconds and sequence number of the oldest request.
         lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1 says
             that they are not computed yet.
@@ -244,7 +247,7 @@ class Below:
         self.round: i64 = 0
         self.tokens: float = 0.0
         self.lasting: float = 0.0
-        self.work: i64 = 0
+        self.work: float = 0.0
         self.since: float = math.inf
         self.first: i64 = _LATE
         self.lightness: float = -1.0
@@ -280,16 +283,20 @@ class Waiting:
         self.slot: i64 = -1
         self.depth: i64 = -1
         self.length: float = 1.0
-        self.work: i64 = 1
+        self.work: float = 1.0
         self.lightness: float = -1.0
 
     def lightened(self) -> float:
         """Return `lightness`, computed if need be.  O(1)."""
         if self.lightness < 0.0:
-            work = float(self.work)
-            own_size = size(self.length, self.length - work, work) * self.expected.ratio
+            own_size = size(self.length, self.length - self.work, self.work) * self.expected.ratio
             self.lightness = math.pow(own_size, -GAMMA)
         return self.lightness
+
+
+def bounded(time_s: float) -> float:
+    """A time in seconds, within `_FAR_S` of 0."""
+    return max(-_FAR_S, min(_FAR_S, time_s))
 
 
 def aged(age_s: float, mean_s: float) -> float:
@@ -454,12 +461,12 @@ class Frontier:
         request = terminator.request
         if waiting is None:
             expected = self._expectations.waiting.get(request.request_id, NOTHING)
-            waiting = Waiting(terminator, expected, request.arrival_time, self._start)
+            waiting = Waiting(terminator, expected, bounded(request.arrival_time), self._start)
             known[uid] = waiting
         if waiting.depth != depth:  # it is new, of another generation, or its key was extended
             waiting.depth = depth
             waiting.length = float(max(1, request.num_tokens))
-            waiting.work = max(1, request.num_tokens - depth * self.unit)
+            waiting.work = float(max(1, request.num_tokens - depth * self.unit))
             waiting.lightness = -1.0
         return waiting
 
@@ -604,7 +611,7 @@ class Frontier:
 
     def _put_own(self, waiting: Waiting, group: i64) -> None:
         first = waiting.terminator.request.sequence
-        per_work = 1.0 / float(waiting.work)
+        per_work = 1.0 / waiting.work
         self.columns.put(waiting.slot, waiting.since, first, waiting.lightened(), per_work, 0.0, group, 1.0)
 
     def renew(self, terminator: Terminator) -> None:
@@ -635,7 +642,7 @@ class Frontier:
         parent = top.parent
         assert parent is not None
         count = float(top.count)
-        work = float(piece.work)
+        work = piece.work
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
         mean_length = piece.tokens / count
         mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
@@ -691,7 +698,7 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
-        work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
+        work = float(uncached_symbols(node, parent, self._epoch) * self.unit)
         tokens = lasting = 0.0
         since = math.inf
         first: i64 = _LATE
@@ -813,11 +820,11 @@ class BestFirst(RequestStream):
 
     def __init__(self, frontier: Frontier, now: float, power: i64, most: int, several: bool) -> None:
         self._frontier = frontier
-        self._now: float = now
+        self._now: float = bounded(now)
         self._power: i64 = power
         self._above, tops = frontier.above()
         self._tops = tops if several else []
-        self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
+        self._indices: object = frontier.columns.indices(self._now, vector(self._above), self._tops, power)
         self._surface = Run([], 0.0, 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
@@ -896,7 +903,7 @@ class BestFirst(RequestStream):
             waiting = frontier.waiting(terminator)
             since = waiting.since
             age = aged(max(MIN_WAIT_S, self._now - since), mean_s)
-            key = -(age * urgency(at_risk / float(waiting.work), waiting.lightened(), self._power))
+            key = -(age * urgency(at_risk / waiting.work, waiting.lightened(), self._power))
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
@@ -913,7 +920,7 @@ class BestFirst(RequestStream):
         parent = kid.parent
         assert below is not None and parent is not None
         count = float(kid.count)
-        work = float(below.work)
+        work = below.work
         if below.lightness < 0.0:
             mean_length = below.tokens / count
             mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)
