@@ -719,7 +719,6 @@ class PrefixStructure:
         if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
             copy_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
-        node.kid = child  # leads from old references to the child, see `survivor`
 
     def _retire(self, node: Node) -> None:
         """Take a node out of the tree, and drop its symbols and cursor, as others may still refer to it."""
