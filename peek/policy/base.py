@@ -33,8 +33,6 @@ class RequestStream:
 class Listed(RequestStream):
     """A list of requests as a stream."""
 
-    __slots__ = ("_at", "_requests")
-
     def __init__(self, requests: list[PendingRequest]) -> None:
         self._requests = requests
         self._at: i64 = 0
@@ -49,8 +47,6 @@ class Listed(RequestStream):
 @final
 class Iterated(RequestStream):
     """An iterator as a stream; its items are not checked."""
-
-    __slots__ = ("_items",)
 
     def __init__(self, items: Iterator[object]) -> None:
         self._items = items
@@ -90,8 +86,6 @@ class Cycle:
         work_done: uncached prompt tokens that the engine has admitted so far.
         defers_siblings: whether the engine shows a prefix to others only when its prefill ends.
     """
-
-    __slots__ = ("defers_siblings", "now", "tree", "unit_tokens", "work_done")
 
     def __init__(
         self,

@@ -60,22 +60,6 @@ class DualWalk:
     {'request-1': 4096, 'request-2': 0}
     """
 
-    __slots__ = (
-        "_advance",
-        "_block",
-        "_bookmark",
-        "_by_symbol",
-        "_cache",
-        "_cache_version",
-        "_goes_on",
-        "_single",
-        "_tree",
-        "_unit",
-        "_worth",
-        "advances",
-        "epoch",
-    )
-
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
         self.epoch: i64 = 0

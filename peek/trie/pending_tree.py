@@ -70,20 +70,6 @@ class PendingTree:
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
-    __slots__ = (
-        "_free_uids",
-        "_handles",
-        "_holder",
-        "_sequence",
-        "_shape",
-        "_theta",
-        "_unsorted",
-        "chained",
-        "epoch",
-        "version",
-        "walks",
-    )
-
     def __init__(self, chained: bool = False) -> None:
         self.chained = chained
         self._shape = PrefixStructure(chained)
@@ -498,8 +484,6 @@ class Journal:
         left: terminators that have left their places, never more than nodes.
     """
 
-    __slots__ = ("left", "nodes", "volume")
-
     def __init__(self) -> None:
         self.volume: i64 = 0
         self.nodes: list[Node] = []
@@ -521,8 +505,6 @@ class Journal:
 @final
 class Bookmark:
     """How far one reader has read: its places in `nodes` and in `left`."""
-
-    __slots__ = ("at", "left_at", "volume")
 
     def __init__(self) -> None:
         self.volume: i64 = -1
@@ -546,19 +528,6 @@ class PrefixStructure:
         chained: whether every symbol occurs at one place only (chained block hashes); `owners` then maps it
             to the node whose edge holds it.
     """
-
-    __slots__ = (
-        "block",
-        "chained",
-        "edges",
-        "free_uids",
-        "journal",
-        "n_nodes",
-        "n_shared",
-        "next_uid",
-        "owners",
-        "roots",
-    )
 
     def __init__(self, chained: bool) -> None:
         self.chained = chained

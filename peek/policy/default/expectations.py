@@ -129,8 +129,6 @@ class Turns:
 class Sessions:
     """Which turn of its session each request is."""
 
-    __slots__ = ("_admitted",)
-
     def __init__(self) -> None:
         self._admitted: OrderedDict[tuple[str, str], tuple[int, i64]] = OrderedDict()
         """Of each session: the hash of the id (any client can send long ones) of the request admitted last,
@@ -316,8 +314,6 @@ class Expectations:
         sessions: which turn of its session each request is.
         waiting: what is expected of each waiting request, by id, as of its arrival or the last `renew`.
     """
-
-    __slots__ = ("_in_all", "_most_ratio", "_running", "_spaces", "news", "sessions", "waiting")
 
     def __init__(self, most_ratio: float) -> None:
         self._most_ratio: float = most_ratio

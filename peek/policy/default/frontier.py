@@ -96,8 +96,6 @@ class Columns:
             `indices`, in seconds; at the place of its root's group, one number where there is one namespace.
     """
 
-    __slots__ = ("_array", "_new", "_table", "_writer", "mean_s", "oldest_s")
-
     def __init__(self) -> None:
         self.oldest_s: Any = ()
         self.mean_s: Any = ()
@@ -392,24 +390,6 @@ class Frontier:
         owners: by slot, the prefix or request that a piece is; None where a slot is free.
         live: number of pieces.
     """
-
-    __slots__ = (
-        "_bookmark",
-        "_epoch",
-        "_expectations",
-        "_free",
-        "_free_groups",
-        "_groups",
-        "_round",
-        "_start",
-        "_waiting",
-        "columns",
-        "known",
-        "live",
-        "owners",
-        "tree",
-        "unit",
-    )
 
     def __init__(self, tree: PendingTree, expectations: Expectations) -> None:
         self.tree = tree
@@ -815,8 +795,6 @@ class BestFirst(RequestStream):
         most: number of requests that will be asked for, as far as is known.
         several: whether requests of more than one namespace wait.
     """
-
-    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface", "_tops")
 
     def __init__(self, frontier: Frontier, now: float, power: i64, most: int, several: bool) -> None:
         self._frontier = frontier

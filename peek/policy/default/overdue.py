@@ -250,8 +250,6 @@ class OverdueTurns(RequestStream):
         head: the oldest overdue request that has not been placed; None if there is none.
     """
 
-    __slots__ = ("_back", "_lane", "_lead", "_oldest", "_order", "_placed", "_waiting", "head")
-
     def __init__(
         self,
         order: RequestStream,

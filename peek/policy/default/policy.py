@@ -205,8 +205,6 @@ class SiblingsLast(RequestStream):
     siblings would each compute the prefix.  The first request of a prefix in the order is its pioneer.
     """
 
-    __slots__ = ("_at", "_claims", "_deferred", "_order")
-
     def __init__(self, order: RequestStream, cycle: Cycle) -> None:
         self._order = order
         self._claims = Claims(cycle)
@@ -236,8 +234,6 @@ class Claims:
     depth of the lowest claimed node above it, as of the last look.  Claims only grow.  So a depth that made a
     request wait still does, and a depth that did not is looked up again.
     """
-
-    __slots__ = ("_claimed", "_tree", "_unit")
 
     def __init__(self, cycle: Cycle) -> None:
         self._tree = cycle.tree

@@ -35,8 +35,6 @@ catch up.  The cost of one request is never cut, however large it is."""
 class Pace:
     """The engine's pace: uncached tokens admitted a second while requests wait."""
 
-    __slots__ = ("_last_s", "_seconds", "_since", "_tokens", "_waits")
-
     def __init__(self) -> None:
         self._tokens: float = 0.0
         self._seconds: float = 0.0
@@ -79,8 +77,6 @@ class TargetLane:
             name one, None to no request.
         share: part of the work that goes to the other requests while any request is in time, in (0, 1).
     """
-
-    __slots__ = ("_in_use", "_pace", "_picked", "_waiting", "_wanted", "default_s", "lead", "share")
 
     def __init__(self, default_s: float | None, share: float) -> None:
         self.default_s: float | None = default_s
@@ -162,8 +158,6 @@ class TargetTurns(RequestStream):
         lane: the lane as it stands; the order to come is not charged to it.
         in_time: a heap of the requests in time, by tokens to compute, then arrival.
     """
-
-    __slots__ = ("_in_time", "_lane", "_lead", "_order", "_placed")
 
     def __init__(
         self,

@@ -75,8 +75,6 @@ class TenantAccounts:
         clock: the fair clock, tokens.
     """
 
-    __slots__ = ("_heap", "_idle", "clock", "lead", "lines")
-
     def __init__(self, lead: float) -> None:
         self.lead: float = lead
         self.clock: float = 0.0
@@ -167,24 +165,6 @@ class Turns(RequestStream):
         order: the policy's order of all waiting requests.
         accounts: the accounts as they stand; the order to come is not charged to them.
     """
-
-    __slots__ = (
-        "_accounts",
-        "_acts",
-        "_aside",
-        "_blocked",
-        "_clock",
-        "_from",
-        "_lead",
-        "_left",
-        "_levels",
-        "_now",
-        "_number",
-        "_order",
-        "_placed",
-        "_ready",
-        "_tenants",
-    )
 
     def __init__(self, order: RequestStream, accounts: TenantAccounts) -> None:
         self._order = order
