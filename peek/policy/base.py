@@ -107,6 +107,12 @@ def hits_something(queue: list[PendingRequest], gated: bool) -> bool:
     return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
 
 
+def uncached_tokens(request: PendingRequest) -> i64:
+    """Prompt tokens that an engine would compute if it admitted the request now; at least 1."""
+    work = request.num_tokens - request.cached_len
+    return work if work > 1 else 1
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """The options of a policy that has none."""

@@ -53,11 +53,7 @@ def _group_major(queue: list[PendingRequest]) -> list[PendingRequest]:
             singletons[request.section].append(request)
             continue
         slot = request.cluster_id * 4 + request.section
-        group = groups.get(slot)
-        if group is None:
-            groups[slot] = [request]
-        else:
-            group.append(request)
+        groups.setdefault(slot, []).append(request)
     ordered: list[PendingRequest] = []
     section = 0
     for group in sorted(groups.values(), key=_cluster_rank):

@@ -136,9 +136,9 @@ class DualWalk:
                 self._walk_below(root, None, False)
         else:
             self._walk_on(cache, start, told if changed else [], keeps)
-        if declared == 0 and self.advances > 0 and cache is not self._single:
-            self._note_granularity(cache)
         if self.advances > 0:
+            if declared == 0 and cache is not self._single and matches_single_symbols(self._tree, cache):
+                self._single = cache
             self._tree.walks += 1
 
     def _told(self, cache: CacheView, stands: bool) -> list[Any] | None:
@@ -167,10 +167,6 @@ class DualWalk:
             return True
         keeps: Any = getattr(cache, "keeps_since", None)
         return keeps is not None and bool(keeps(self._cache_version))
-
-    def _note_granularity(self, cache: CacheView) -> None:
-        if matches_single_symbols(self._tree, cache):
-            self._single = cache
 
     def _forget(self) -> None:
         """Make the marks of a failed walk old, so that they are not taken for complete ones."""
@@ -220,10 +216,7 @@ class DualWalk:
                     break
                 if self._goes_on:  # marks of this epoch may stand below, under a node that is new itself
                     forget_below(following)
-                tokens = following.walk_matched * self._unit
-                if self._worth is not None:
-                    tokens = self._tokens_at(following)
-                following = write_subtree(following, tokens)
+                following = write_subtree(following, self._tokens_at(following))
             if following is stop or following is None:
                 return
             node = following

@@ -384,7 +384,11 @@ class PendingTree:
 
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the broken one.  O(n + nodes + symbols)."""
-        check_tree(self._shape, self._handles)
+        assert check_structure(self._shape) == len(self._handles), "terminator count"
+        for request_id, terminator in self._handles.items():
+            request = terminator.request
+            assert request.request_id == request_id, "handle of another request"
+            assert root_above(terminator.node) is self.root(request.namespace), "namespace"
 
 
 def _request_of(terminator: Terminator) -> PendingRequest:
@@ -414,7 +418,6 @@ def refresh_below(root: Node, theta: i64) -> None:
     score: i64 = 0
     head: i64 = 0  # the highest node on the path that holds theta symbols
     node = root
-    above: i64 = 0
     while True:
         if node.terminator is not None:
             _refresh_terminators(node, score, head)
@@ -745,15 +748,6 @@ class PrefixStructure:
         while at < n:
             del owners[symbol_at(edge, at)]
             at += 4
-
-
-def check_tree(shape: PrefixStructure, handles: dict[str, Terminator]) -> None:
-    """Verify every invariant of the shape and each request's place; errors as `check_structure`."""
-    assert check_structure(shape) == len(handles), "terminator count"
-    for request_id, terminator in handles.items():
-        request = terminator.request
-        assert request.request_id == request_id, "handle of another request"
-        assert root_above(terminator.node) is shape.roots.get(request.namespace), "namespace"
 
 
 def check_structure(shape: PrefixStructure) -> int:

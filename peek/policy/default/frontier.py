@@ -218,8 +218,8 @@ class Below:
         lasting: the same sum, each prompt times its `Expected.ratio`, tokens.
         work: tokens to compute, every uncached edge once; a float, as sums of huge prompts exceed 64 bits.
         since, first: arrival in seconds and sequence number of the oldest request.
-        lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1 says
-            that they are not computed yet.
+        lightness, sharing: of the piece that the node is, see `weigh`; a lightness of -1 says that they are
+            not computed yet.
     """
 
     __slots__ = (
@@ -250,6 +250,15 @@ class Below:
         self.first: i64 = _LATE
         self.lightness: float = -1.0
         self.sharing: float = 1.0
+
+    def weigh(self, cached: float) -> None:
+        """Compute `lightness` and `sharing`; `cached` tokens of each prompt are cached or paid for.  O(1)."""
+        count = float(self.node.count)
+        length = self.tokens / count
+        work = self.work / count
+        mean_size = size(length, cached, work)
+        self.lightness = math.pow(mean_size * self.lasting / self.tokens, -GAMMA)
+        self.sharing = sharing_of(length, mean_size, work) if count > 1.0 else 1.0
 
 
 @final
@@ -622,19 +631,17 @@ class Frontier:
         parent = top.parent
         assert parent is not None
         count = float(top.count)
-        work = piece.work
-        cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
-        mean_length = piece.tokens / count
-        mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
+        cached = top.depth - uncached_symbols(top, parent, self._epoch)
+        piece.weigh(float(cached * self.unit))
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
-            math.pow(mean_size * piece.lasting / piece.tokens, -GAMMA),
-            count / max(1.0, work),
-            float(cached) / count,
+            piece.lightness,
+            count / max(1.0, piece.work),
+            float((cached - parent.depth) * self.unit) / count,
             group,
-            sharing_of(mean_length, mean_size, work / count) if top.count > 1 else 1.0,
+            piece.sharing,
         )
 
     def _sum_up(self, piece: Below) -> None:
@@ -897,18 +904,13 @@ class BestFirst(RequestStream):
         below = frontier.known[kid.uid]
         parent = kid.parent
         assert below is not None and parent is not None
-        count = float(kid.count)
-        work = below.work
         if below.lightness < 0.0:
-            mean_length = below.tokens / count
-            mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)
-            below.lightness = math.pow(mean_size * below.lasting / below.tokens, -GAMMA)
-            below.sharing = sharing_of(mean_length, mean_size, work / count) if kid.count > 1 else 1.0
+            below.weigh(float(parent.depth * frontier.unit))
         lightness = below.lightness
         age_s = max(MIN_WAIT_S, self._now - below.since)
         if below.sharing > 1.0:
             lightness *= cohort(below.sharing, age_s, oldest_s)
-        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, work), lightness, self._power))
+        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, below.work), lightness, self._power))
         return Piece(key, below.since, below.first, kid, None)
 
 

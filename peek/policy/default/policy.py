@@ -118,17 +118,15 @@ class PeekPolicy(AdmissionPolicy):
                 self.accounts.charge(request.tenant, float(cost_tokens))
             self.accounts.left(request)
             self.needs_sharing = self._leaves_unshared and len(self.accounts.lines) < 2
+        if admitted and self.reads_heads:
+            self.expectations.admitted(request)
+        else:
+            self.expectations.withdrawn(request.request_id)
         self.targets.left(request)
         if admitted:
             self.targets.charge(request, cost_tokens)
-            if self.reads_heads:
-                self.expectations.admitted(request)
-            else:
-                self.expectations.withdrawn(request.request_id)
             self.overdue.charge(request, cost_tokens)
-            return
-        self.expectations.withdrawn(request.request_id)
-        if how == HELD:
+        elif how == HELD:
             self.overdue.held(request.request_id)
         else:
             self.overdue.withdrawn(request.request_id)

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.base import RequestStream
+from peek.policy.base import RequestStream, uncached_tokens
 from peek.request import PendingRequest
 
 _MEMORY_S: Final = 10.0
@@ -187,5 +187,5 @@ class TargetTurns(RequestStream):
             other = self._order.next()
         if other is not None:
             placed.add(other.request_id)
-            self._lead -= float(max(1, other.num_tokens - other.cached_len)) / lane.share
+            self._lead -= float(uncached_tokens(other)) / lane.share
         return other

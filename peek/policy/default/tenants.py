@@ -33,7 +33,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.base import RequestStream
+from peek.policy.base import RequestStream, uncached_tokens
 from peek.request import PendingRequest
 
 DECODE_WEIGHT: Final = 2.0
@@ -197,7 +197,7 @@ class Turns(RequestStream):
                 request = self._order.next()
                 if request is not None:
                     self._placed.append(request)
-                    self._clock += cost_of(request) / self._tenants
+                    self._clock += float(uncached_tokens(request)) / self._tenants
                 return request
             self._accounts = None
             self._begin(accounts)
@@ -246,7 +246,7 @@ class Turns(RequestStream):
             self._now[tenant] = line.level
             self._left[tenant] = len(line.came)
         for request in self._placed:
-            self._now[request.tenant] += cost_of(request)
+            self._now[request.tenant] += float(uncached_tokens(request))
             self._left[request.tenant] -= 1
         self._levels = [(level, tenant) for tenant, level in self._now.items()]
         heapq.heapify(self._levels)
@@ -260,13 +260,8 @@ class Turns(RequestStream):
 
     def _serve(self, request: PendingRequest) -> None:
         tenant = request.tenant
-        cost = cost_of(request)
+        cost = float(uncached_tokens(request))
         self._left[tenant] -= 1
         self._now[tenant] += cost
         self._clock += cost / self._tenants
         heapq.heappush(self._levels, (self._now[tenant], tenant))
-
-
-def cost_of(request: PendingRequest) -> float:
-    """Expected uncached tokens of a request, at least 1."""
-    return float(max(1, request.num_tokens - request.cached_len))
