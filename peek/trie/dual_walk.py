@@ -30,6 +30,7 @@ numpy's included, on both builds.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
@@ -118,8 +119,8 @@ class DualWalk:
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
         told = self._told(cache, stands) if version is not None else None
-        keeps = self._by_symbol or (told is not None and self._keeps(cache))
         changed = version != self._cache_version
+        keeps = self._by_symbol or not changed or (told is not None and self._keeps(cache))
         if told is None and (changed or not stands):
             self.epoch = self._tree.begin_walk(block)
         self._cache = cache
@@ -162,9 +163,7 @@ class DualWalk:
             raise InvalidCache(f"{name}(...) answered {told!r}; need a list, or None") from None
 
     def _keeps(self, cache: CacheView) -> bool:
-        """Whether the cache still holds all that it held at the last walk."""
-        if getattr(cache, "version", None) == self._cache_version:
-            return True
+        """Whether the cache says that it still holds all that it held at the last walk."""
         keeps: Any = getattr(cache, "keeps_since", None)
         return keeps is not None and bool(keeps(self._cache_version))
 
@@ -253,26 +252,22 @@ class DualWalk:
     # -- going on from the last walk ---------------------------------------------------------------
 
     def _walk_on(self, cache: CacheView, start: i64, told: list[Any], keeps: bool) -> None:
-        """Look at new nodes of the tree, and at the changes that the cache has told."""
+        """Look at nodes that are new in the tree's journal since entry `start`, and at what the cache told.
+
+        O(depth) for each new node.
+        """
         tree = self._tree
         for namespace, root in tree.roots():
             if root.walk_epoch != self.epoch:
                 self._mark_root(root, cache.root(namespace))
         if not keeps:  # a cursor may stand in an entry that has gone
             self._look_again_at(followed(tree, self.epoch))
-        self._go_on(start, not keeps)
+        for node in tree.journal().nodes[start:]:
+            if node.count > 0:
+                self._reach(node, not keeps)
         if told:
             self._look_again_at(owners_of(tree, told) if self._by_symbol else on_paths(tree, told))
         self._bookmark.catch_up(tree.journal())
-
-    def _go_on(self, start: i64, lost: bool) -> None:
-        """Ask about nodes that are new in the tree's journal since entry `start`.  O(depth) each.
-
-        With `lost`, marks below a new node may belong to entries that have gone, and are asked for again.
-        """
-        for node in self._tree.journal().nodes[start:]:
-            if node.count > 0:
-                self._reach(node, lost)
 
     def _look_again_at(self, nodes: list[Node]) -> None:
         """Ask again about nodes whose answers may differ, parents first."""
@@ -281,7 +276,10 @@ class DualWalk:
                 self._look_again(node, False)
 
     def _look_again(self, node: Node, lost: bool) -> None:
-        """Ask about a node whose parent's path is cached, and update the nodes below; `lost` as above."""
+        """Ask about a node whose parent's path is cached, and update the nodes below.
+
+        With `lost`, marks below a new node may belong to entries that have gone, and are asked for again.
+        """
         known = node.walk_epoch == self.epoch
         before = node.walk_matched
         self._ask(node)
@@ -295,7 +293,10 @@ class DualWalk:
         write_subtree(node, self._tokens_at(node))
 
     def _reach(self, node: Node, lost: bool) -> None:
-        """Ask about the nodes on the path to `node` whose marks are old, down to where the cache stops."""
+        """Ask about the nodes on the path to `node` whose marks are old, down to where the cache stops.
+
+        `lost` as in `_look_again`.
+        """
         path: list[Node] = []
         at = node
         while at.parent is not None:
@@ -386,8 +387,6 @@ def block_symbols_of(cache: object) -> int:
 
 
 def _positive(value: object, name: str) -> int:
-    if isinstance(value, int) and 1 <= value <= MAX_SYMBOL:
-        return value
     number = whole_number(value, name)
     if 1 <= number <= MAX_SYMBOL:
         return number
@@ -474,31 +473,33 @@ def _needs_blocks(found: str, size: str) -> InvalidCache:
     )
 
 
-def _first_followed(tree: PendingTree) -> Node | None:
-    """The first node of the walk on whose edge the cache followed two symbols or more."""
+def _reached(tree: PendingTree) -> Iterator[Node]:
+    """The nodes that the walk asked about, in pre-order."""
     for _, root in tree.roots():
         node = next_preorder(root)
         while node is not None:
-            parent = node.parent
-            assert parent is not None
-            if node.walk_matched >= parent.depth + 2:
-                return node
+            yield node
             node = next_preorder(node) if node.walk_matched == node.depth else next_branch(node)
+
+
+def _first_followed(tree: PendingTree) -> Node | None:
+    """The first node of the walk on whose edge the cache followed two symbols or more."""
+    for node in _reached(tree):
+        parent = node.parent
+        assert parent is not None
+        if node.walk_matched >= parent.depth + 2:
+            return node
     return None
 
 
 def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
     """The first `limit` inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
     found: list[Node] = []
-    for _, root in tree.roots():
-        node = next_preorder(root)
-        while node is not None:
-            missing = node.depth - node.walk_matched
-            if 0 < missing < within and node.kid is not None:
-                found.append(node)
-                if len(found) == limit:
-                    return found
-            node = next_preorder(node) if missing == 0 else next_branch(node)
+    for node in _reached(tree):
+        if 0 < node.depth - node.walk_matched < within and node.kid is not None:
+            found.append(node)
+            if len(found) == limit:
+                break
     return found
 
 

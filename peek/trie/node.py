@@ -159,14 +159,6 @@ def shared_node(leaf: Node) -> Node | None:
     return parent
 
 
-def root_above(node: Node) -> Node:
-    """The root above a node."""
-    current = node
-    while current.parent is not None:
-        current = current.parent
-    return current
-
-
 def write_own(node: Node, cached_len: i64) -> None:
     """Write the cached length of every request that ends in `node`."""
     terminator = node.terminator

@@ -30,14 +30,13 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
+from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at, symbols_of
 from peek.trie.node import (
     Node,
     Terminator,
     copy_marks,
     link,
     link_terminator,
-    root_above,
     shared_node,
     unlink,
     unlink_terminator,
@@ -337,7 +336,15 @@ class PendingTree:
 
     def score(self, request_id: str) -> int:
         """Sum of pending_count x edge length over the request's path (Eq. 1).  O(d)."""
-        return score_of(self._handle(request_id))
+        handle = self._handle(request_id)
+        total: i64 = handle.request.tail
+        node = handle.node
+        parent = node.parent
+        while parent is not None:
+            total += node.count * (node.depth - parent.depth)
+            node = parent
+            parent = node.parent
+        return total
 
     def scores(self) -> dict[str, int]:
         """Scores of all requests by id, in one traversal.  O(n + nodes)."""
@@ -388,7 +395,10 @@ class PendingTree:
         for request_id, terminator in self._handles.items():
             request = terminator.request
             assert request.request_id == request_id, "handle of another request"
-            assert root_above(terminator.node) is self.root(request.namespace), "namespace"
+            top = terminator.node
+            while top.parent is not None:
+                top = top.parent
+            assert top is self.root(request.namespace), "namespace"
 
 
 def _request_of(terminator: Terminator) -> PendingRequest:
@@ -458,18 +468,6 @@ def _refresh_terminators(node: Node, score: i64, head: i64) -> None:
         request.cluster_depth = depth
         request.cluster_size = size
         terminator = terminator.next
-
-
-def score_of(handle: Terminator) -> int:
-    """Sum of pending_count x edge length over the path of one request (Eq. 1), in symbols.  O(d)."""
-    node = handle.node
-    total: i64 = handle.request.tail
-    parent = node.parent
-    while parent is not None:
-        total += node.count * (node.depth - parent.depth)
-        node = parent
-        parent = node.parent
-    return total
 
 
 # -- the shape ----------------------------------------------------------------------------------------------
@@ -551,7 +549,10 @@ class PrefixStructure:
 
         `InvalidKey` for a key that cannot be chained; the shape is then as it was.
         """
-        node = self._root_for(namespace)
+        node = self.roots.get(namespace)
+        if node is None:
+            node = Node(b"", None, self._take_uid(), 0, 0)
+            self.roots[namespace] = node
         node.count += 1
         edges = self.edges
         n: i64 = len(packed)
@@ -601,13 +602,6 @@ class PrefixStructure:
             self._merge(lowest)
         elif lowest is not None:
             self.note(lowest)
-
-    def _root_for(self, namespace: str) -> Node:
-        root = self.roots.get(namespace)
-        if root is None:
-            root = Node(b"", None, self._take_uid(), 0, 0)
-            self.roots[namespace] = root
-        return root
 
     def note(self, node: Node) -> None:
         """Add an entry to the journal, if there is one.  O(1)."""
@@ -704,50 +698,34 @@ class PrefixStructure:
         self.note(node)
 
     def _own(self, edge: bytes, node: Node) -> None:
-        owners = self.owners
-        n: i64 = len(edge)
-        at: i64 = 0
-        while at < n:
-            owners[symbol_at(edge, at)] = node
-            at += 4
+        for symbol in symbols_of(edge):
+            self.owners[symbol] = node
 
     def _claim(self, leaf: Node) -> bool:
         """Make a new leaf the owner of its symbols; False if one of them has an owner or comes twice."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
-        total = len(owners) + (n >> 2)
-        at: i64 = 0
-        while at < n:
-            owners.setdefault(symbol_at(edge, at), leaf)
-            at += 4
+        symbols = symbols_of(leaf.edge)
+        total = len(owners) + len(symbols)
+        for symbol in symbols:
+            owners.setdefault(symbol, leaf)
         return len(owners) == total
 
     def _unclaim(self, leaf: Node) -> str:
         """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
         fault = ""
-        at: i64 = 0
-        while at < n:
-            symbol = symbol_at(edge, at)
+        for symbol in symbols_of(leaf.edge):
             owner = owners.get(symbol)
             if owner is leaf:
                 del owners[symbol]
             elif not fault:
                 where = "comes twice" if owner is None else "stands in another place already"
                 fault = f"symbol {symbol} {where}"
-            at += 4
         return fault
 
     def _disown(self, edge: bytes) -> None:
-        owners = self.owners
-        n: i64 = len(edge)
-        at: i64 = 0
-        while at < n:
-            del owners[symbol_at(edge, at)]
-            at += 4
+        for symbol in symbols_of(edge):
+            del self.owners[symbol]
 
 
 def check_structure(shape: PrefixStructure) -> int:
@@ -816,13 +794,5 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
-    assert not shape.chained or _owns(shape, node), "owners"
-
-
-def _owns(shape: PrefixStructure, node: Node) -> bool:
-    at: i64 = 0
-    while at < len(node.edge):
-        if shape.owners.get(symbol_at(node.edge, at)) is not node:
-            return False
-        at += 4
-    return True
+    for symbol in symbols_of(node.edge) if shape.chained else ():
+        assert shape.owners.get(symbol) is node, "owners"

@@ -102,10 +102,9 @@ class TenantAccounts:
         if line is None:
             line = Line(self._idle.pop(tenant, 0.0))
             self.lines[tenant] = line
-            line.came[request.request_id] = self.clock
+        line.came[request.request_id] = self.clock
+        if len(line.came) == 1:
             self._push(line.level, tenant)
-        else:
-            line.came[request.request_id] = self.clock
 
     def left(self, request: PendingRequest) -> None:
         """Note that a request waits no more.  O(1)."""
