@@ -34,14 +34,10 @@ class Listed(RequestStream):
     """A list of requests as a stream."""
 
     def __init__(self, requests: list[PendingRequest]) -> None:
-        self._requests = requests
-        self._at: i64 = 0
+        self._rest = iter(requests)
 
     def next(self) -> PendingRequest | None:
-        if self._at == len(self._requests):
-            return None
-        self._at += 1
-        return self._requests[self._at - 1]
+        return next(self._rest, None)
 
 
 @final

@@ -30,6 +30,7 @@ FAIR_LANE: Final = 1
 MIN_SHARE: Final = 0.10
 MAX_SHARE: Final = 0.60
 EMA_BETA: Final = 0.3
+"""The paper's bounds of the dynamic share, and the part by which it moves in a cycle."""
 
 
 def check_share(fair_share: object) -> None:

@@ -235,27 +235,23 @@ class PendingTree:
 
     def requests(self) -> list[PendingRequest]:
         """All requests in the order they were added.  O(n)."""
-        if self._unsorted:
-            self._sort()
-        return [terminator.request for terminator in self._handles.values()]
+        return [terminator.request for terminator in self._in_order().values()]
 
     def newest(self) -> Iterator[PendingRequest]:
         """All requests, the one added last first; valid until the tree changes.  O(1)."""
-        if self._unsorted:
-            self._sort()
-        return map(_request_of, reversed(self._handles.values()))
+        return map(_request_of, reversed(self._in_order().values()))
 
     def handles(self) -> Iterator[Terminator]:
         """The terminators of all requests, first added first; valid until the tree changes.  O(1)."""
-        if self._unsorted:
-            self._sort()
-        return iter(self._handles.values())
+        return iter(self._in_order().values())
 
-    def _sort(self) -> None:
-        """Sort by `sequence`, as a request was put back since."""
-        self._unsorted = False
-        in_order = sorted(self._handles.values(), key=_sequence_of)
-        self._handles = {terminator.request.request_id: terminator for terminator in in_order}
+    def _in_order(self) -> dict[str, Terminator]:
+        """The handles by `sequence`, sorted anew if a request was put back since."""
+        if self._unsorted:
+            self._unsorted = False
+            in_order = sorted(self._handles.values(), key=_sequence_of)
+            self._handles = {terminator.request.request_id: terminator for terminator in in_order}
+        return self._handles
 
     def key_of(self, request_id: str) -> bytes:
         """The packed key of a request, joined from the edges of its path.  O(k); `UnknownRequest`."""

@@ -52,7 +52,8 @@ MEMORY: Final = 32.0
 """Number of latest answers that the mean of one tenant in a kind looks back on."""
 
 _NEWS: Final = 0.1
-"""Relative change of an expected length from which waiting requests are told."""
+"""Relative change of an expected length from which waiting requests are told: a quarter of the index, with
+the default's power."""
 
 _MOST_TENANTS: Final = 8
 """Maximum number of tenants whose answers a kind keeps apart; the tenants answered last stay."""
@@ -104,15 +105,10 @@ class Turns:
         turn = min(turn, TURNS - 1)
         while len(reached) <= turn:
             reached.append(0.0)
-        i: i64 = 0
-        while i <= turn:
+        for i in range(turn + 1):
             reached[i] += 1.0
-            i += 1
         if reached[0] > _TURNS_MEMORY:
-            i = 0
-            while i < len(reached):
-                reached[i] *= 0.5
-                i += 1
+            self._reached = [0.5 * each for each in reached]
 
     def after(self, turn: i64, wider: float, prior: float) -> float:
         """The mean number of turns that follow a turn, drawn towards `wider` as if by `prior` more.  O(1)."""

@@ -1,12 +1,13 @@
 """The frontier of a pending tree: the pieces that compete for the next place, and the order that they give.
 
 A piece is a request whose whole path is cached, or a prefix that is not cached.  Such a prefix is the highest
-uncached node on a path, with all requests that wait below it.  The numbers behind a piece's index change only
-when a request below arrives or leaves, or when the cache gains or loses a part of its path.  The tree's
-journal tells of each of these changes.  Only a piece's age and the tokens at risk above it change by
-themselves.  So pieces are rows of columns, and an order computes all indices in a few vector operations.
+uncached node on a path, with all requests that wait below it.  Cached nodes are *groups*: the tokens at risk
+above a piece are a number of the group that it hangs from.
 
-Cached nodes are *groups*: the tokens at risk above a piece are a number of the group that it hangs from.
+Most numbers behind a piece's index change only when a request below arrives or leaves, or when the cache
+gains or loses a part of its path.  The tree's journal tells of each of these changes.  Only the age and the
+tokens at risk above change all the time.  So pieces are rows of columns, and an order computes all indices in
+a few vector operations.
 
 `Below` holds what the frontier knows of a node, `Waiting` what it knows of a request, each in a list by
 `uid`.  A `uid` is used again, so each entry names its node or request; an entry of another one is stale.
@@ -64,10 +65,13 @@ PATIENCE: Final = 8
 times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
 _WIDTH: Final = 8
+"""Numbers of a new row: its slot, then those of the columns."""
 _SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
 
 _LATE: Final = 1 << 62
+"""A number above all sequence numbers."""
 _LEAST: Final = math.ulp(0.0)
+"""The least index of a piece; it tells pieces from free slots."""
 
 
 def vector(values: list[float]) -> Any:
@@ -445,7 +449,7 @@ class Frontier:
                 waiting.slot = waiting.depth = -1
             if waiting.terminator is not terminator:
                 if waiting.slot >= 0:
-                    self._release(waiting.slot)
+                    self._release(waiting)
                 waiting = None
         request = terminator.request
         if waiting is None:
@@ -462,8 +466,7 @@ class Frontier:
     def _forget(self, below: Below) -> None:
         """Free the slot and the group of a node."""
         if below.slot >= 0:
-            self._release(below.slot)
-            below.slot = -1
+            self._release(below)
         if below.group >= 0:
             self._leave_group(below)
 
@@ -472,7 +475,9 @@ class Frontier:
         self._free_groups.append(below.group)
         below.group = -1
 
-    def _release(self, slot: i64) -> None:
+    def _release(self, owner: Below | Waiting) -> None:
+        slot = owner.slot
+        owner.slot = -1
         self.columns.drop(slot)
         self.owners[slot] = None
         self._free.append(slot)
@@ -524,7 +529,7 @@ class Frontier:
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
                 if waiting.start == self._start and waiting.slot >= 0:
-                    self._release(waiting.slot)
+                    self._release(waiting)
                 self._waiting[terminator.uid] = None
 
     def _settle(self, node: Node) -> None:
@@ -562,8 +567,7 @@ class Frontier:
         while entering:
             below = entering.pop()
             if below.slot >= 0:
-                self._release(below.slot)
-                below.slot = -1
+                self._release(below)
             if self._free_groups:
                 below.group = self._free_groups.pop()
                 self._groups[below.group] = below
@@ -655,8 +659,7 @@ class Frontier:
         while i < len(found):
             below = found[i]
             if i > 0 and below.slot >= 0:
-                self._release(below.slot)
-                below.slot = -1
+                self._release(below)
             if below.group >= 0:
                 self._leave_group(below)
             self._sum_own(below)
@@ -693,8 +696,7 @@ class Frontier:
         while terminator is not None:
             waiting = self.waiting(terminator)
             if waiting.slot >= 0:
-                self._release(waiting.slot)
-                waiting.slot = -1
+                self._release(waiting)
             sequence = terminator.request.sequence
             tokens += waiting.length
             lasting += waiting.length * waiting.expected.ratio

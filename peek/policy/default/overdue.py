@@ -305,7 +305,7 @@ class OverdueTurns(RequestStream):
         first: PendingRequest | None = None if self._oldest is None else self._oldest.request
         lane = self._lane
         due = inf if first is None else lane.due_of(first)
-        if back and (first is None or lane.due_of(back[-1]) < due):
+        if back and lane.due_of(back[-1]) < due:
             first = back[-1]
             due = lane.due_of(first)
         if due < lane.clock:
