@@ -257,12 +257,13 @@ class DualWalk:
         O(depth) for each new node.
         """
         tree = self._tree
+        fresh = tree.journal().nodes[start:]  # first, as what the walk notes may begin the journal anew
         for namespace, root in tree.roots():
             if root.walk_epoch != self.epoch:
                 self._mark_root(root, cache.root(namespace))
         if not keeps:  # a cursor may stand in an entry that has gone
             self._look_again_at(followed(tree, self.epoch))
-        for node in tree.journal().nodes[start:]:
+        for node in fresh:
             if node.count > 0:
                 self._reach(node, not keeps)
         if told:
