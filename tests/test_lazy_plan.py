@@ -153,6 +153,31 @@ class Keeps(Told):
         return len(self.keys), self.gone
 
 
+class OnHost(Told):
+    """Its entries may move to the host, where they are worth half; that is a change of its version."""
+
+    moved = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return len(self.keys), self.moved
+
+    def worth(self, cursor: tuple[int, ...], matched: int) -> int:
+        return matched // 2 if self.moved else matched
+
+
+def test_what_has_moved_to_the_host_is_worth_less_to_all_that_wait() -> None:
+    tree, cache = PendingTree(), OnHost()
+    walk = DualWalk(tree)
+    cache.insert([1, 2, 3, 4])
+    for name, key in {"whole": [1, 2], "below": [1, 2, 3, 4, 5], "beside": [1, 2, 9]}.items():
+        tree.insert(name, key)
+    walk.walk(cache)
+    assert walk.match(cache) == {"whole": 2, "below": 4, "beside": 2}
+    cache.moved = 1
+    assert walk.match(cache) == {"whole": 1, "below": 2, "beside": 1}
+
+
 def test_a_walk_that_begins_the_journal_anew_loses_no_arrival() -> None:
     """What has gone is noted before arrivals are read; 50 notes are more than the journal has room for."""
     tree, cache = PendingTree(), Told()

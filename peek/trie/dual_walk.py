@@ -118,7 +118,9 @@ class DualWalk:
         stands = version is not None and cache is self._cache and block == self._block
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        told = self._told(cache, stands) if version is not None else None
+        told: list[Any] | None = None
+        if version is not None and worth is None:  # what a token is worth may change where no answer does
+            told = self._told(cache, stands)
         changed = version != self._cache_version
         keeps = self._by_symbol or not changed or (told is not None and self._keeps(cache))
         if told is None and (changed or not stands):
