@@ -380,3 +380,44 @@ def test_a_refused_change_frees_the_tree(name: str) -> None:
         wrong[name]()
     tree.insert("new", [1])
     tree.check()
+
+
+WRONG_NEWS: dict[str, tuple[bool, Any, str]] = {
+    "a symbol that is none": (True, ["5"], "told is '5', a str"),
+    "a float": (True, [5.0], "told is 5.0, a float"),
+    "no symbols": (True, 5, r"changed_since\(...\) answered 5; need a list"),
+    "no keys": (False, 5, r"inserted_since\(...\) answered 5; need a list"),
+    "no pair": (False, [5], r"inserted_since\(...\) told 5; need a tuple"),
+    "no namespace": (False, [(None, b"\1\0\0\0")], "told .None, .*; need a tuple"),
+    "unpacked symbols": (False, [("", [1])], r"told \('', \[1\]\); need a tuple"),
+    "a part of a symbol": (False, [("", b"\1\0\0")], "need a tuple .namespace, bytes of int32 symbols"),
+}
+
+
+class Telling(NaiveCacheView):
+    """A view that tells `news` of what has changed since its last version."""
+
+    def __init__(self, chained: bool, news: Any) -> None:
+        super().__init__(NaiveCache(), PAGES)
+        self.block_symbols, self.version = 1, 1
+        setattr(self, "changed_since" if chained else "inserted_since", lambda version: news)
+
+
+def walked_twice(chained: bool, news: Any) -> None:
+    tree = PendingTree(chained)
+    tree.insert("a", [1, 2, 5])
+    walk, view = DualWalk(tree), Telling(chained, news)
+    for version in (1, 2, 3):
+        view.version = version
+        walk.walk(view)
+
+
+@pytest.mark.parametrize("case", list(WRONG_NEWS))
+def test_impossible_news_of_a_cache_is_named(case: str) -> None:
+    chained, news, message = WRONG_NEWS[case]
+    with pytest.raises(InvalidCache, match=message):
+        walked_twice(chained, news)
+
+
+def test_news_of_numpys_symbols_are_news() -> None:
+    walked_twice(True, np.array([1, 5]))

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.blocks import UNIT, Pool, World, chain
 from support.queues import Scene, planner_of, scenes
 
-from peek import InvalidKey, PeekConfig, PendingRequest, Planner
+from peek import DualWalk, InvalidKey, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.adapters.mirror import BlockMirror
 from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
@@ -176,6 +176,54 @@ class Pairs(Silent):
     def advance(self, cursor: tuple[int, ...], segment: memoryview, offset: int) -> tuple[int, object]:
         matched = super().advance(cursor, segment, offset)[0] // 2 * 2
         return matched, (*cursor, *segment[:matched])
+
+
+class OnHost(Told):
+    """Its entries may move to the host, where they are worth half; that is a change of its version."""
+
+    moved = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return len(self.keys), self.moved
+
+    def worth(self, cursor: tuple[int, ...], matched: int) -> int:
+        return matched // 2 if self.moved else matched
+
+
+def test_what_has_moved_to_the_host_is_worth_less_to_all_that_wait() -> None:
+    tree, cache = PendingTree(), OnHost()
+    walk = DualWalk(tree)
+    cache.insert([1, 2, 3, 4])
+    for name, key in {"whole": [1, 2], "below": [1, 2, 3, 4, 5], "beside": [1, 2, 9]}.items():
+        tree.insert(name, key)
+    walk.walk(cache)
+    assert walk.match(cache) == {"whole": 2, "below": 4, "beside": 2}
+    cache.moved = 1
+    assert walk.match(cache) == {"whole": 1, "below": 2, "beside": 1}
+
+
+def test_a_walk_that_begins_the_journal_anew_loses_no_arrival() -> None:
+    """What has gone is noted before arrivals are read; 50 notes are more than the journal has room for."""
+    tree, cache = PendingTree(), Told()
+    walk = DualWalk(tree)
+    for i in range(50):
+        cache.insert([i, 1000])
+        tree.insert(f"r{i}", [i, 1000, 5])
+    cache.insert([77, 78, 79])
+    walk.walk(cache)
+    walk.walk(cache)
+    journal = tree.journal()
+    while len(journal.nodes) < 4096 + 4 * len(tree) - 30:
+        tree.insert("passing", [500, len(journal.nodes)])
+        tree.remove("passing")
+    walk.walk(cache)
+    volume = journal.volume
+    for i in range(50):
+        cache.evict([i])
+    tree.insert("new", [77, 78, 79, 80])
+    assert walk.match(cache)["new"] == 3
+    assert journal.volume == volume + 1
 
 
 LOST = [("arrive", [0, 0, 0], 0, False), ("cache", [0, 0, 0], 0, True)]

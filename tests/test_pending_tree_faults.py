@@ -111,6 +111,7 @@ def test_nodes_that_left_keep_no_symbols() -> None:
         for i in range(n):
             tree.remove(str(i))
         left, _ = tracemalloc.get_traced_memory()
+        index.refresh(_Whole(), walk.epoch)
         assert index.find(1) is None
     finally:
         tracemalloc.stop()

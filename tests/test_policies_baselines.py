@@ -26,8 +26,8 @@ from support.queues import (
 from test_policies_clpm import naive_sections
 
 from peek import DfsWeight, FirstCome, Hrrn, LongestPrefix, PeekConfig, PendingRequest, ShortestPrefill
+from peek.policy.base import uncached_tokens
 from peek.policy.sections import SIBLING
-from peek.policy.stock import uncached_tokens
 
 
 def deferred(facts: list[Fact]) -> set[str]:

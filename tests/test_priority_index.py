@@ -267,6 +267,19 @@ def test_no_request_is_passed_by_one_that_has_waited_less_than_the_bound(
     assert plan.index("old") < plan.index("new")
 
 
+def test_the_work_below_a_prefix_is_summed_beyond_64_bits() -> None:
+    rows = [Arrival(f"big{i}", (1, 2, 9 + i), num_tokens=2**53) for i in range(1025)]
+    rows += [Arrival(f"half{i}", (7, 2, 9 + i), num_tokens=2**52) for i in range(100)]
+    assert planner_of(rows).plan(cache_of([]), NOW)[0] == "half0"
+
+
+@pytest.mark.parametrize("arrival_time", [-1.5e308, -1e300, 0.0, 1.5e308])
+@pytest.mark.parametrize("now", [-1.5e308, 1.0, 1.5e308])
+def test_ages_beyond_all_clocks_are_compared_like_others(arrival_time: float, now: float) -> None:
+    rows = [Arrival(f"r{i}", (1, 2, 9 + i), (arrival_time, 0.0)[i % 2]) for i in range(6)]
+    assert len(planner_of(rows, strict=True).plan(cache_of([]), now)) == len(rows)
+
+
 @given(scene=scenes(min_size=2))
 def test_the_planner_says_that_it_ordered(scene: Scene) -> None:
     plan = planner_of(scene.rows, INDEX).plan(scene.cache(), scene.now)

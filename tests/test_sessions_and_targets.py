@@ -109,6 +109,16 @@ def test_time_in_which_none_waits_is_no_pace() -> None:
     assert at(1e6 + 7200.1) == pytest.approx(10_000.0)
 
 
+def test_a_clock_that_is_set_back_begins_a_new_stretch() -> None:
+    pace = Pace()
+    pace.at(7000.0, True)
+    pace.admitted(100.0, True)
+    assert pace.at(7001.0, True) == pytest.approx(100.0)
+    for second in range(3401, 7004):
+        pace.admitted(100.0, True)
+        assert pace.at(float(second), True) == pytest.approx(100.0), second
+
+
 @given(
     waits=st.lists(
         st.tuples(st.integers(1, 5000), st.floats(0.0, 20.0), st.none() | st.floats(0.1, 30.0)), max_size=12

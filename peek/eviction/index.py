@@ -2,7 +2,8 @@
 
 Where keys are chained block hashes, the pending tree itself is that index: `PendingTree.owner`.  `MarkIndex`
 is for caches with several symbols per entry (radix trees).  It is made from the marks that the last dual-walk
-left in the pending tree, at the first question after that walk.  So cycles that evict nothing pay nothing.
+left in the pending tree, at the first question after that walk or after a change of the tree.  So cycles that
+evict nothing pay nothing.
 
 Either way a candidate costs one dictionary probe and a climb of O(levels); no path is ever rebuilt.
 """
@@ -15,7 +16,7 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidCache
 from peek.trie.dual_walk import whole_number
-from peek.trie.node import Node, next_branch, next_preorder, survivor
+from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
@@ -35,29 +36,22 @@ class MarkIndex:
     through its rest into a node below: it has the demand of the first alone until the next walk after that
     node is gone.  Cursors may be old when the marks are made, so the cache cannot be asked.
 
-    A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.  They are
-    kept shallow to deep: if the requests below the deepest have left, the next one is found.
+    A cached node lies on one path, so the pending nodes that need it are nested; the deepest of them is kept.
     """
 
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
-        self._marks: dict[int, list[Node]] = {}
+        self._marks: dict[int, Node] = {}
         self._epoch: i64 = 0
         self._tree_version: i64 = -1
         self._walks: i64 = -1
 
     def find(self, node_id: int) -> Node | None:
-        """The deepest pending node that needs the cached node; None without demand.  O(marks), mostly 1."""
-        marked = self._marks.get(node_id)
-        if marked is None:
-            return None
-        i: i64 = len(marked) - 1
-        while i >= 0:
-            node = survivor(marked[i])
-            if node is not None:
-                return node
-            i -= 1
-        return None
+        """The deepest pending node that needs the cached node; None without demand.  O(1).
+
+        `refresh` must have read the tree as it is now.
+        """
+        return self._marks.get(node_id)
 
     def refresh(self, cache: CacheView, epoch: int) -> None:
         """Read the marks that walk number `epoch` of `cache` left; O(1) if they are read already.
@@ -73,33 +67,34 @@ class MarkIndex:
         if epoch == self._epoch and self._tree_version == tree.version and self._walks == tree.walks:
             return
         self._marks = {}
-        self._epoch = 0
-        self._tree_version = -1
+        self._tree_version = -1  # until the marks are read
         tree.enter("MarkIndex.refresh")
         try:
-            marks: dict[int, list[Node]] = {}
             if epoch != 0:
-                self._mark_all(marks, cache, epoch)
-            self._marks = marks
+                self._marks = _read(tree, cache, epoch)
             self._epoch = epoch
             self._tree_version = tree.version
             self._walks = tree.walks
         finally:
             tree.leave()
 
-    def _mark_all(self, marks: dict[int, list[Node]], cache: CacheView, epoch: i64) -> None:
-        block: i64 = self._tree.block
-        for _, root in self._tree.roots():
-            node = next_preorder(root)
-            while node is not None:
-                if node.walk_epoch != epoch:
-                    node = next_preorder(node)
-                    continue
+
+def _read(tree: PendingTree, cache: CacheView, epoch: i64) -> dict[int, Node]:
+    """The deepest pending node that needs each cached node.  Pre-order visits deeper nodes later."""
+    marks: dict[int, Node] = {}
+    block: i64 = tree.block
+    for _, root in tree.roots():
+        node = next_preorder(root)
+        while node is not None:
+            known = node.walk_epoch == epoch
+            if known:
                 _mark(marks, node, cache, epoch)
-                node = next_preorder(node) if node.depth - node.walk_matched < block else next_branch(node)
+            stopped = known and node.depth - node.walk_matched >= block
+            node = next_branch(node) if stopped else next_preorder(node)
+    return marks
 
 
-def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> None:
+def _mark(marks: dict[int, Node], node: Node, cache: Any, epoch: i64) -> None:
     """Mark the cached nodes that `node`'s edge runs through."""
     anchor = node.parent
     assert anchor is not None
@@ -112,11 +107,7 @@ def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> N
     parent_of: Any = getattr(cache, "parent_id", None)
     steps = node.walk_matched + _MOST_PARTS  # each cached node holds at least one symbol
     while True:
-        marked = marks.get(cached)
-        if marked is None:
-            marks[cached] = [node]
-        else:
-            marked.append(node)
+        marks[cached] = node
         if parent_of is None or cached == anchor_id:
             return
         above = whole_number(parent_of(cached), f"parent_id({cached})")

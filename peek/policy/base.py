@@ -33,24 +33,16 @@ class RequestStream:
 class Listed(RequestStream):
     """A list of requests as a stream."""
 
-    __slots__ = ("_at", "_requests")
-
     def __init__(self, requests: list[PendingRequest]) -> None:
-        self._requests = requests
-        self._at: i64 = 0
+        self._rest = iter(requests)
 
     def next(self) -> PendingRequest | None:
-        if self._at == len(self._requests):
-            return None
-        self._at += 1
-        return self._requests[self._at - 1]
+        return next(self._rest, None)
 
 
 @final
 class Iterated(RequestStream):
     """An iterator as a stream; its items are not checked."""
-
-    __slots__ = ("_items",)
 
     def __init__(self, items: Iterator[object]) -> None:
         self._items = items
@@ -91,8 +83,6 @@ class Cycle:
         defers_siblings: whether the engine shows a prefix to others only when its prefill ends.
     """
 
-    __slots__ = ("defers_siblings", "now", "tree", "unit_tokens", "work_done")
-
     def __init__(
         self,
         tree: PendingTree,
@@ -111,6 +101,12 @@ class Cycle:
 def hits_something(queue: list[PendingRequest], gated: bool) -> bool:
     """Whether a request has cached tokens or, if `gated`, a prefix under way.  O(n)."""
     return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
+
+
+def uncached_tokens(request: PendingRequest) -> i64:
+    """Prompt tokens that an engine would compute if it admitted the request now; at least 1."""
+    work = request.num_tokens - request.cached_len
+    return work if work > 1 else 1
 
 
 @dataclass(frozen=True)

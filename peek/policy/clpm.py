@@ -9,7 +9,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.sections import TAU, THETA, assign_sections
+from peek.policy.sections import PIONEER, SIBLING, TAU, THETA, WARM, assign_sections
 from peek.request import SINGLETON, PendingRequest
 
 
@@ -46,37 +46,25 @@ def _equation_1(request: PendingRequest) -> tuple[int, int, int, int]:
 
 
 def _group_major(queue: list[PendingRequest]) -> list[PendingRequest]:
-    groups: dict[int, list[PendingRequest]] = {}
+    clusters: list[dict[int, list[PendingRequest]]] = [{}, {}, {}]  # by section, then by id
     singletons: list[list[PendingRequest]] = [[], [], []]
     for request in queue:
         if request.cluster_id == SINGLETON:
             singletons[request.section].append(request)
-            continue
-        slot = request.cluster_id * 4 + request.section
-        group = groups.get(slot)
-        if group is None:
-            groups[slot] = [request]
         else:
-            group.append(request)
+            clusters[request.section].setdefault(request.cluster_id, []).append(request)
     ordered: list[PendingRequest] = []
-    section = 0
-    for group in sorted(groups.values(), key=_cluster_rank):
-        while section < group[0].section:
-            ordered.extend(singletons[section])
-            section += 1
-        if len(group) > 1:
+    for section in (WARM, PIONEER, SIBLING):
+        for group in sorted(clusters[section].values(), key=_cluster_rank):
             group.sort(key=_within_cluster)
-        ordered.extend(group)
-    while section < 3:
+            ordered.extend(group)
         ordered.extend(singletons[section])
-        section += 1
     return ordered
 
 
-def _cluster_rank(group: list[PendingRequest]) -> tuple[int, int, float, int]:
+def _cluster_rank(group: list[PendingRequest]) -> tuple[int, float, int]:
     first = group[0]
-    weight = first.cluster_depth * first.cluster_size
-    return (first.section, -weight, first.arrival_time, first.sequence)
+    return (-first.cluster_depth * first.cluster_size, first.arrival_time, first.sequence)
 
 
 def _within_cluster(request: PendingRequest) -> tuple[int, int]:

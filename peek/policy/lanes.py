@@ -30,6 +30,7 @@ FAIR_LANE: Final = 1
 MIN_SHARE: Final = 0.10
 MAX_SHARE: Final = 0.60
 EMA_BETA: Final = 0.3
+"""The paper's bounds of the dynamic share, and the part by which it moves in a cycle."""
 
 
 def check_share(fair_share: object) -> None:
@@ -58,7 +59,6 @@ class Lanes:
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
         """Learn that a request of the last order was admitted, and what it cost.  O(1)."""
-        return
 
 
 class FairShare:
@@ -123,8 +123,7 @@ class LaneController(Lanes):
         n: i64 = len(queue)
         next_fair: i64 = 0
         next_cache: i64 = 0
-        placed: i64 = 0
-        while placed < n:
+        while len(ordered) < n:
             if lead <= 0.0:
                 while queue[next_fair].lane >= 0:
                     next_fair += 1
@@ -138,7 +137,6 @@ class LaneController(Lanes):
                 request.lane = CACHE_LANE
                 lead -= float(_cost(request, cycle.unit_tokens, inherited)) / (1.0 - share)
             ordered.append(request)
-            placed += 1
         return ordered
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
@@ -187,8 +185,7 @@ class CycleLanes(Lanes):
         n: i64 = len(queue)
         next_fair: i64 = 0
         next_cache: i64 = 0
-        placed: i64 = 0
-        while placed < n:
+        while len(ordered) < n:
             if cache_pass <= fair_pass:
                 while cache_lane[next_cache].lane >= 0:
                     next_cache += 1
@@ -202,7 +199,6 @@ class CycleLanes(Lanes):
                 request.lane = FAIR_LANE
                 fair_pass += fair_stride
             ordered.append(request)
-            placed += 1
         return ordered
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
-from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.base import AdmissionPolicy, Cycle, uncached_tokens
 from peek.policy.sections import SIBLING, TAU, assign_sections
 from peek.request import PendingRequest
 from peek.trie.node import Node, next_branch, next_preorder
@@ -88,12 +88,6 @@ def _shortest_prefill(request: PendingRequest) -> int:
     return _LAST + work if request.section == SIBLING else work
 
 
-def uncached_tokens(request: PendingRequest) -> i64:
-    """Prompt tokens that an engine would compute if it admitted the request now; at least 1."""
-    work = request.num_tokens - request.cached_len
-    return work if work > 1 else 1
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Hrrn(AdmissionPolicy):
     """Largest (work done since arrival) / (uncached tokens) first; deferred siblings last.
@@ -142,12 +136,9 @@ class DfsWeight(AdmissionPolicy):
         super().__init__(reads_tree=False)
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        roots = [root for _, root in cycle.tree.roots()]
-        branches: list[Node] = []
-        unmatched: list[PendingRequest] = []
-        for root in roots:  # namespaces are branches of one tree
-            branches.extend(_matched_kids(root))
-            unmatched.extend(_stopped_at(root))
+        roots = [root for _, root in cycle.tree.roots()]  # namespaces are branches of one tree
+        branches = [kid for root in roots for kid in _matched_kids(root)]
+        unmatched = [request for root in roots for request in _stopped_at(root)]
         oldest = _oldest_below(roots)
         # Post-order without recursion: a node lies on the stack below its children.
         ordered: list[PendingRequest] = []
@@ -173,13 +164,10 @@ def _oldest_below(roots: list[Node]) -> dict[int, tuple[float, int]]:
         while node is not None:
             nodes.append(node)
             node = next_preorder(node)
-        i: i64 = len(nodes) - 1
-        while i >= 0:
-            below = nodes[i]
+        for below in reversed(nodes):
             came = [oldest[kid.uid] for kid in _kids(below)]
             came.extend(_arrival(request) for request in _own_requests(below))
             oldest[below.uid] = min(came)
-            i -= 1
     return oldest
 
 
@@ -198,12 +186,7 @@ def _matched_kids(node: Node) -> list[Node]:
 
 def _by_weight(nodes: list[Node], oldest: dict[int, tuple[float, int]]) -> list[Node]:
     """Sort by ascending weight, as a stack pops its last entry first; ties: the older branch last."""
-    younger_first = sorted(nodes, key=lambda node: oldest[node.uid], reverse=True)
-    return sorted(younger_first, key=_count)
-
-
-def _count(node: Node) -> int:
-    return node.count
+    return sorted(nodes, key=lambda node: (-node.count, oldest[node.uid]), reverse=True)
 
 
 def _arrival(request: PendingRequest) -> tuple[float, int]:

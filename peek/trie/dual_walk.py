@@ -31,7 +31,7 @@ numpy's included, on both builds.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
@@ -61,22 +61,6 @@ class DualWalk:
     >>> DualWalk(tree).match(cache)        # doctest: +SKIP
     {'request-1': 4096, 'request-2': 0}
     """
-
-    __slots__ = (
-        "_advance",
-        "_block",
-        "_bookmark",
-        "_by_symbol",
-        "_cache",
-        "_cache_version",
-        "_goes_on",
-        "_single",
-        "_tree",
-        "_unit",
-        "_worth",
-        "advances",
-        "epoch",
-    )
 
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
@@ -135,9 +119,11 @@ class DualWalk:
         known = cache is self._cache and block == self._block and unit == self._unit
         known = known and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        told = self._told(cache, known) if version is not None else None
-        keeps = self._by_symbol or (told is not None and self._keeps(cache))
+        told: list[Any] | None = None
+        if version is not None and worth is None:  # what a token is worth may change where no answer does
+            told = self._told(cache, known)
         changed = version is None or version != self._cache_version
+        keeps = self._by_symbol or not changed or (told is not None and self._keeps(cache))
         if not known:
             self.epoch = self._tree.begin_walk(block)
         self._cache = cache
@@ -154,9 +140,9 @@ class DualWalk:
                 self._walk_below(root, None, changed)
         else:
             self._walk_on(cache, start, told if changed else [], keeps)
-        if declared == 0 and self.advances > 0 and cache is not self._single:
-            self._note_granularity(cache)
         if self.advances > 0:
+            if declared == 0 and cache is not self._single and matches_single_symbols(self._tree, cache):
+                self._single = cache
             self._tree.walks += 1
 
     def _told(self, cache: CacheView, marked: bool) -> list[Any] | None:
@@ -173,18 +159,16 @@ class DualWalk:
         if not (known and marked):
             return None
         told: Any = ask(self._cache_version)
-        return None if told is None else list(told)
+        try:
+            return None if told is None else list(told)
+        except TypeError:
+            name = "inserted_since" if changed is None else "changed_since"
+            raise InvalidCache(f"{name}(...) answered {told!r}; need a list, or None") from None
 
     def _keeps(self, cache: CacheView) -> bool:
-        """Whether the cache still holds all that it held at the last walk."""
-        if getattr(cache, "version", None) == self._cache_version:
-            return True
+        """Whether the cache says that it still holds all that it held at the last walk."""
         keeps: Any = getattr(cache, "keeps_since", None)
         return keeps is not None and bool(keeps(self._cache_version))
-
-    def _note_granularity(self, cache: CacheView) -> None:
-        if matches_single_symbols(self._tree, cache):
-            self._single = cache
 
     def _forget(self) -> None:
         """Make the marks of a failed walk old, so that they are not taken for complete ones."""
@@ -234,10 +218,7 @@ class DualWalk:
                     break
                 if self._goes_on:  # marks of this epoch may stand below, under a node that is new itself
                     forget_below(following)
-                tokens = following.walk_matched * self._unit
-                if self._worth is not None:
-                    tokens = self._tokens_at(following)
-                following = write_subtree(following, tokens)
+                following = write_subtree(following, self._tokens_at(following))
             if following is stop or following is None:
                 return
             node = following
@@ -274,26 +255,23 @@ class DualWalk:
     # -- going on from the last walk ---------------------------------------------------------------
 
     def _walk_on(self, cache: CacheView, start: i64, told: list[Any], keeps: bool) -> None:
-        """Look at new nodes of the tree, and at the changes that the cache has told."""
+        """Look at nodes that are new in the tree's journal since entry `start`, and at what the cache told.
+
+        O(depth) for each new node.
+        """
         tree = self._tree
+        fresh = tree.journal().nodes[start:]  # first, as what the walk notes may begin the journal anew
         for namespace, root in tree.roots():
             if root.walk_epoch != self.epoch:
                 self._mark_root(root, cache.root(namespace))
         if not keeps:  # a cursor may stand in an entry that has gone
             self._look_again_at(followed(tree, self.epoch))
-        self._go_on(start, not keeps)
+        for node in fresh:
+            if node.count > 0:
+                self._reach(node, not keeps)
         if told:
             self._look_again_at(owners_of(tree, told) if self._by_symbol else on_paths(tree, told))
         self._bookmark.catch_up(tree.journal())
-
-    def _go_on(self, start: i64, lost: bool) -> None:
-        """Ask about nodes that are new in the tree's journal since entry `start`.  O(depth) each.
-
-        With `lost`, marks below a new node may belong to entries that have gone, and are asked for again.
-        """
-        for node in self._tree.journal().nodes[start:]:
-            if node.count > 0:
-                self._reach(node, lost)
 
     def _look_again_at(self, nodes: list[Node]) -> None:
         """Ask again about nodes whose answers may differ, parents first."""
@@ -302,7 +280,10 @@ class DualWalk:
                 self._look_again(node, False)
 
     def _look_again(self, node: Node, lost: bool) -> None:
-        """Ask about a node whose parent's path is cached, and update the nodes below; `lost` as above."""
+        """Ask about a node whose parent's path is cached, and update the nodes below.
+
+        With `lost`, marks below a new node may belong to entries that have gone, and are asked for again.
+        """
         known = node.walk_epoch == self.epoch
         before = node.walk_matched
         self._ask(node)
@@ -316,7 +297,10 @@ class DualWalk:
         write_subtree(node, self._tokens_at(node))
 
     def _reach(self, node: Node, lost: bool) -> None:
-        """Ask about the nodes on the path to `node` whose marks are old, down to where the cache stops."""
+        """Ask about the nodes on the path to `node` whose marks are old, down to where the cache stops.
+
+        `lost` as in `_look_again`.
+        """
         path: list[Node] = []
         at = node
         while at.parent is not None:
@@ -329,11 +313,11 @@ class DualWalk:
         write_own(node, self._tokens_at(at))
 
 
-def owners_of(tree: PendingTree, symbols: Iterable[int]) -> list[Node]:
+def owners_of(tree: PendingTree, symbols: list[Any]) -> list[Node]:
     """The nodes whose edges hold these symbols of chained keys, each once.  O(symbols)."""
     nodes: dict[int, Node] = {}
     for symbol in symbols:
-        node = tree.owner(symbol)
+        node = tree.owner(whole_number(symbol, "a symbol that changed_since(...) told"))
         if node is not None:
             nodes[node.uid] = node
     return list(nodes.values())
@@ -358,10 +342,11 @@ def followed(tree: PendingTree, epoch: i64) -> list[Node]:
     return nodes
 
 
-def on_paths(tree: PendingTree, keys: Iterable[tuple[str, bytes]]) -> list[Node]:
+def on_paths(tree: PendingTree, keys: list[Any]) -> list[Node]:
     """The nodes on the paths of packed keys, each key with its namespace, parents first.  O(symbols)."""
     nodes: list[Node] = []
-    for namespace, packed in keys:
+    for key in keys:
+        namespace, packed = checked_key(key)
         node = tree.root(namespace)
         n: i64 = len(packed)
         at: i64 = 0
@@ -406,8 +391,6 @@ def block_symbols_of(cache: object) -> int:
 
 
 def _positive(value: object, name: str) -> int:
-    if isinstance(value, int) and 1 <= value <= MAX_SYMBOL:
-        return value
     number = whole_number(value, name)
     if 1 <= number <= MAX_SYMBOL:
         return number
@@ -424,6 +407,15 @@ def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
             f"advance(...) answered {count} for a segment of {asked} symbols; need 0 to {asked}"
         )
     return count, answer[1]
+
+
+def checked_key(key: object) -> tuple[str, bytes]:
+    """Check a key that `inserted_since` told; return its namespace and symbols or raise `InvalidCache`."""
+    if isinstance(key, tuple) and len(key) == 2:
+        namespace, packed = key
+        if isinstance(namespace, str) and isinstance(packed, bytes) and len(packed) % SYMBOL_BYTES == 0:
+            return namespace, packed
+    raise InvalidCache(f"inserted_since(...) told {key!r}; need a tuple (namespace, bytes of int32 symbols)")
 
 
 def rest_and_edge(parent: Node, node: Node) -> memoryview:
@@ -485,31 +477,33 @@ def _needs_blocks(found: str, size: str) -> InvalidCache:
     )
 
 
-def _first_followed(tree: PendingTree) -> Node | None:
-    """The first node of the walk on whose edge the cache followed two symbols or more."""
+def _reached(tree: PendingTree) -> Iterator[Node]:
+    """The nodes that the walk asked about, in pre-order."""
     for _, root in tree.roots():
         node = next_preorder(root)
         while node is not None:
-            parent = node.parent
-            assert parent is not None
-            if node.walk_matched >= parent.depth + 2:
-                return node
+            yield node
             node = next_preorder(node) if node.walk_matched == node.depth else next_branch(node)
+
+
+def _first_followed(tree: PendingTree) -> Node | None:
+    """The first node of the walk on whose edge the cache followed two symbols or more."""
+    for node in _reached(tree):
+        parent = node.parent
+        assert parent is not None
+        if node.walk_matched >= parent.depth + 2:
+            return node
     return None
 
 
 def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
     """The first `limit` inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
     found: list[Node] = []
-    for _, root in tree.roots():
-        node = next_preorder(root)
-        while node is not None:
-            missing = node.depth - node.walk_matched
-            if 0 < missing < within and node.kid is not None:
-                found.append(node)
-                if len(found) == limit:
-                    return found
-            node = next_preorder(node) if missing == 0 else next_branch(node)
+    for node in _reached(tree):
+        if 0 < node.depth - node.walk_matched < within and node.kid is not None:
+            found.append(node)
+            if len(found) == limit:
+                break
     return found
 
 

@@ -159,25 +159,6 @@ def shared_node(leaf: Node) -> Node | None:
     return parent
 
 
-def root_above(node: Node) -> Node:
-    """The root above a node."""
-    current = node
-    while current.parent is not None:
-        current = current.parent
-    return current
-
-
-def survivor(node: Node) -> Node | None:
-    """Follow merges from an earlier node to its live replacement; None if no request waits below."""
-    current = node
-    while current.parent is None:
-        below = current.kid
-        if below is None or current.depth == 0:
-            return None
-        current = below
-    return current
-
-
 def write_own(node: Node, cached_len: i64) -> None:
     """Write the cached length of every request that ends in `node`."""
     terminator = node.terminator
@@ -188,14 +169,11 @@ def write_own(node: Node, cached_len: i64) -> None:
 
 def write_subtree(top: Node, cached_len: i64) -> Node | None:
     """Write the same cached length for every request at or below `top`; return the node behind them."""
-    stop = top.next or next_branch(top)
+    stop = next_branch(top)
     node: Node | None = top
     while node is not None and node is not stop:
-        terminator = node.terminator
-        while terminator is not None:
-            terminator.request.cached_len = cached_len
-            terminator = terminator.next
-        node = node.kid or node.next or next_branch(node)
+        write_own(node, cached_len)
+        node = next_preorder(node)
     return stop
 
 

@@ -30,14 +30,13 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
+from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at, symbols_of
 from peek.trie.node import (
     Node,
     Terminator,
     copy_marks,
     link,
     link_terminator,
-    root_above,
     shared_node,
     unlink,
     unlink_terminator,
@@ -69,20 +68,6 @@ class PendingTree:
         chained: whether symbols are chained block hashes, so that each occurs at one place of the tree only;
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
-
-    __slots__ = (
-        "_free_uids",
-        "_handles",
-        "_holder",
-        "_sequence",
-        "_shape",
-        "_theta",
-        "_unsorted",
-        "chained",
-        "epoch",
-        "version",
-        "walks",
-    )
 
     def __init__(self, chained: bool = False) -> None:
         self.chained = chained
@@ -250,27 +235,23 @@ class PendingTree:
 
     def requests(self) -> list[PendingRequest]:
         """All requests in the order they were added.  O(n)."""
-        if self._unsorted:
-            self._sort()
-        return [terminator.request for terminator in self._handles.values()]
+        return [terminator.request for terminator in self._in_order().values()]
 
     def newest(self) -> Iterator[PendingRequest]:
         """All requests, the one added last first; valid until the tree changes.  O(1)."""
-        if self._unsorted:
-            self._sort()
-        return map(_request_of, reversed(self._handles.values()))
+        return map(_request_of, reversed(self._in_order().values()))
 
     def handles(self) -> Iterator[Terminator]:
         """The terminators of all requests, first added first; valid until the tree changes.  O(1)."""
-        if self._unsorted:
-            self._sort()
-        return iter(self._handles.values())
+        return iter(self._in_order().values())
 
-    def _sort(self) -> None:
-        """Sort by `sequence`, as a request was put back since."""
-        self._unsorted = False
-        in_order = sorted(self._handles.values(), key=_sequence_of)
-        self._handles = {terminator.request.request_id: terminator for terminator in in_order}
+    def _in_order(self) -> dict[str, Terminator]:
+        """The handles by `sequence`, sorted anew if a request was put back since."""
+        if self._unsorted:
+            self._unsorted = False
+            in_order = sorted(self._handles.values(), key=_sequence_of)
+            self._handles = {terminator.request.request_id: terminator for terminator in in_order}
+        return self._handles
 
     def key_of(self, request_id: str) -> bytes:
         """The packed key of a request, joined from the edges of its path.  O(k); `UnknownRequest`."""
@@ -351,7 +332,15 @@ class PendingTree:
 
     def score(self, request_id: str) -> int:
         """Sum of pending_count x edge length over the request's path (Eq. 1).  O(d)."""
-        return score_of(self._handle(request_id))
+        handle = self._handle(request_id)
+        total: i64 = handle.request.tail
+        node = handle.node
+        parent = node.parent
+        while parent is not None:
+            total += node.count * (node.depth - parent.depth)
+            node = parent
+            parent = node.parent
+        return total
 
     def scores(self) -> dict[str, int]:
         """Scores of all requests by id, in one traversal.  O(n + nodes)."""
@@ -398,7 +387,14 @@ class PendingTree:
 
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the broken one.  O(n + nodes + symbols)."""
-        check_tree(self._shape, self._handles)
+        assert check_structure(self._shape) == len(self._handles), "terminator count"
+        for request_id, terminator in self._handles.items():
+            request = terminator.request
+            assert request.request_id == request_id, "handle of another request"
+            top = terminator.node
+            while top.parent is not None:
+                top = top.parent
+            assert top is self.root(request.namespace), "namespace"
 
 
 def _request_of(terminator: Terminator) -> PendingRequest:
@@ -428,7 +424,6 @@ def refresh_below(root: Node, theta: i64) -> None:
     score: i64 = 0
     head: i64 = 0  # the highest node on the path that holds theta symbols
     node = root
-    above: i64 = 0
     while True:
         if node.terminator is not None:
             _refresh_terminators(node, score, head)
@@ -471,18 +466,6 @@ def _refresh_terminators(node: Node, score: i64, head: i64) -> None:
         terminator = terminator.next
 
 
-def score_of(handle: Terminator) -> int:
-    """Sum of pending_count x edge length over the path of one request (Eq. 1), in symbols.  O(d)."""
-    node = handle.node
-    total: i64 = handle.request.tail
-    parent = node.parent
-    while parent is not None:
-        total += node.count * (node.depth - parent.depth)
-        node = parent
-        parent = node.parent
-    return total
-
-
 # -- the shape ----------------------------------------------------------------------------------------------
 
 
@@ -497,8 +480,6 @@ class Journal:
         nodes: the entries of this volume.
         left: terminators that have left their places, never more than nodes.
     """
-
-    __slots__ = ("left", "nodes", "volume")
 
     def __init__(self) -> None:
         self.volume: i64 = 0
@@ -521,8 +502,6 @@ class Journal:
 @final
 class Bookmark:
     """How far one reader has read: its places in `nodes` and in `left`."""
-
-    __slots__ = ("at", "left_at", "volume")
 
     def __init__(self) -> None:
         self.volume: i64 = -1
@@ -547,19 +526,6 @@ class PrefixStructure:
             to the node whose edge holds it.
     """
 
-    __slots__ = (
-        "block",
-        "chained",
-        "edges",
-        "free_uids",
-        "journal",
-        "n_nodes",
-        "n_shared",
-        "next_uid",
-        "owners",
-        "roots",
-    )
-
     def __init__(self, chained: bool) -> None:
         self.chained = chained
         self.block: i64 = 1
@@ -579,7 +545,10 @@ class PrefixStructure:
 
         `InvalidKey` for a key that cannot be chained; the shape is then as it was.
         """
-        node = self._root_for(namespace)
+        node = self.roots.get(namespace)
+        if node is None:
+            node = Node(b"", None, self._take_uid(), 0, 0)
+            self.roots[namespace] = node
         node.count += 1
         edges = self.edges
         n: i64 = len(packed)
@@ -629,13 +598,6 @@ class PrefixStructure:
             self._merge(lowest)
         elif lowest is not None:
             self.note(lowest)
-
-    def _root_for(self, namespace: str) -> Node:
-        root = self.roots.get(namespace)
-        if root is None:
-            root = Node(b"", None, self._take_uid(), 0, 0)
-            self.roots[namespace] = root
-        return root
 
     def note(self, node: Node) -> None:
         """Add an entry to the journal, if there is one.  O(1)."""
@@ -719,7 +681,6 @@ class PrefixStructure:
         if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
             copy_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
-        node.kid = child  # leads from old references to the child, see `survivor`
 
     def _retire(self, node: Node) -> None:
         """Take a node out of the tree, and drop its symbols and cursor, as others may still refer to it."""
@@ -733,59 +694,34 @@ class PrefixStructure:
         self.note(node)
 
     def _own(self, edge: bytes, node: Node) -> None:
-        owners = self.owners
-        n: i64 = len(edge)
-        at: i64 = 0
-        while at < n:
-            owners[symbol_at(edge, at)] = node
-            at += 4
+        for symbol in symbols_of(edge):
+            self.owners[symbol] = node
 
     def _claim(self, leaf: Node) -> bool:
         """Make a new leaf the owner of its symbols; False if one of them has an owner or comes twice."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
-        total = len(owners) + (n >> 2)
-        at: i64 = 0
-        while at < n:
-            owners.setdefault(symbol_at(edge, at), leaf)
-            at += 4
+        symbols = symbols_of(leaf.edge)
+        total = len(owners) + len(symbols)
+        for symbol in symbols:
+            owners.setdefault(symbol, leaf)
         return len(owners) == total
 
     def _unclaim(self, leaf: Node) -> str:
         """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
         fault = ""
-        at: i64 = 0
-        while at < n:
-            symbol = symbol_at(edge, at)
+        for symbol in symbols_of(leaf.edge):
             owner = owners.get(symbol)
             if owner is leaf:
                 del owners[symbol]
             elif not fault:
                 where = "comes twice" if owner is None else "stands in another place already"
                 fault = f"symbol {symbol} {where}"
-            at += 4
         return fault
 
     def _disown(self, edge: bytes) -> None:
-        owners = self.owners
-        n: i64 = len(edge)
-        at: i64 = 0
-        while at < n:
-            del owners[symbol_at(edge, at)]
-            at += 4
-
-
-def check_tree(shape: PrefixStructure, handles: dict[str, Terminator]) -> None:
-    """Verify every invariant of the shape and each request's place; errors as `check_structure`."""
-    assert check_structure(shape) == len(handles), "terminator count"
-    for request_id, terminator in handles.items():
-        request = terminator.request
-        assert request.request_id == request_id, "handle of another request"
-        assert root_above(terminator.node) is shape.roots.get(request.namespace), "namespace"
+        for symbol in symbols_of(edge):
+            del self.owners[symbol]
 
 
 def check_structure(shape: PrefixStructure) -> int:
@@ -854,13 +790,5 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
-    assert not shape.chained or _owns(shape, node), "owners"
-
-
-def _owns(shape: PrefixStructure, node: Node) -> bool:
-    at: i64 = 0
-    while at < len(node.edge):
-        if shape.owners.get(symbol_at(node.edge, at)) is not node:
-            return False
-        at += 4
-    return True
+    for symbol in symbols_of(node.edge) if shape.chained else ():
+        assert shape.owners.get(symbol) is node, "owners"

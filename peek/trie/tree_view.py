@@ -21,8 +21,6 @@ class TreeView:
     A cursor is a node and a byte of its edge; None where no request of the namespace waits.
     """
 
-    __slots__ = ("_tree", "block_symbols", "unit_tokens")
-
     def __init__(self, tree: PendingTree, unit_tokens: int = 1) -> None:
         self._tree = tree
         self.block_symbols = 1

@@ -52,7 +52,8 @@ MEMORY: Final = 32.0
 """Number of latest answers that the mean of one tenant in a kind looks back on."""
 
 _NEWS: Final = 0.1
-"""Relative change of an expected length from which waiting requests are told."""
+"""Relative change of an expected length from which waiting requests are told: a quarter of the index, with
+the default's power."""
 
 _MOST_TENANTS: Final = 8
 """Maximum number of tenants whose answers a kind keeps apart; the tenants answered last stay."""
@@ -104,15 +105,10 @@ class Turns:
         turn = min(turn, TURNS - 1)
         while len(reached) <= turn:
             reached.append(0.0)
-        i: i64 = 0
-        while i <= turn:
+        for i in range(turn + 1):
             reached[i] += 1.0
-            i += 1
         if reached[0] > _TURNS_MEMORY:
-            i = 0
-            while i < len(reached):
-                reached[i] *= 0.5
-                i += 1
+            self._reached = [0.5 * each for each in reached]
 
     def after(self, turn: i64, wider: float, prior: float) -> float:
         """The mean number of turns that follow a turn, drawn towards `wider` as if by `prior` more.  O(1)."""
@@ -128,8 +124,6 @@ class Turns:
 @final
 class Sessions:
     """Which turn of its session each request is."""
-
-    __slots__ = ("_admitted",)
 
     def __init__(self) -> None:
         self._admitted: OrderedDict[tuple[str, str], tuple[int, i64]] = OrderedDict()
@@ -315,23 +309,17 @@ class Expectations:
         news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
         sessions: which turn of its session each request is.
         waiting: what is expected of each waiting request, by id, as of its arrival or the last `renew`.
+        kinds: number of kinds that are kept.
     """
-
-    __slots__ = ("_in_all", "_most_ratio", "_running", "_spaces", "news", "sessions", "waiting")
 
     def __init__(self, most_ratio: float) -> None:
         self._most_ratio: float = most_ratio
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._running: OrderedDict[str, tuple[str, Expected]] = OrderedDict()
         self.waiting: dict[str, Expected] = {}
-        self._in_all: i64 = 0
+        self.kinds: i64 = 0
         self.news = False
         self.sessions = Sessions()
-
-    @property
-    def kinds(self) -> int:
-        """Number of kinds that are kept.  O(namespaces)."""
-        return sum([space.size for space in self._spaces.values()])
 
     @property
     def namespaces(self) -> int:
@@ -347,14 +335,18 @@ class Expectations:
 
     def arrived(self, request: PendingRequest, heads: tuple[object, ...]) -> None:
         """Expect something of a request that waits from now on; `heads` name its beginnings.  O(heads)."""
-        space = self._spaces.get(request.namespace)
-        if space is None:
-            space = Space()
-            self._spaces[request.namespace] = space
+        space = self._space_of(request.namespace)
         space.count(heads, 1)
         expected = Expected(request.namespace, heads, self.sessions.turn_of(request))
         expected.ratio = self._ratio(space, expected)
         self.waiting[request.request_id] = expected
+
+    def _space_of(self, namespace: str) -> Space:
+        space = self._spaces.get(namespace)
+        if space is None:
+            space = Space()
+            self._spaces[namespace] = space
+        return space
 
     def withdrawn(self, request_id: str) -> Expected:
         """Forget a request that left without being admitted; return what was expected of it.  O(heads)."""
@@ -381,11 +373,7 @@ class Expectations:
         if ended is None:
             return
         tenant, expected = ended
-        namespace = expected.namespace
-        space = self._spaces.get(namespace)
-        if space is None:
-            space = Space()
-            self._spaces[namespace] = space
+        space = self._space_of(expected.namespace)
         self._learn(space.whole, length, "", space.waits)
         space.whole.turns.add(expected.turn)
         before = space.size
@@ -395,8 +383,8 @@ class Expectations:
                 kind = space.made(head)
             self._learn(kind, length, tenant, space.waiting.get(head, 0))
             kind.turns.add(expected.turn)
-        self._spaces.move_to_end(namespace)
-        self._in_all += space.size - before
+        self._spaces.move_to_end(expected.namespace)
+        self.kinds += space.size - before
         self._make_room()
 
     def _learn(self, kind: Kind, tokens: float, tenant: str, waiting: i64) -> None:
@@ -407,19 +395,19 @@ class Expectations:
 
     def _make_room(self) -> None:
         """Forget what exceeds the bounds.  O(1) amortised, if each namespace has few kinds O(namespaces)."""
-        if self._in_all > _MOST_IN_ALL:
-            while self._in_all > _MOST_IN_ALL - _MOST_IN_ALL // 16:  # more, so that it is not so soon again
-                largest = max(self._spaces.values(), key=_size)
-                self._in_all -= largest.size
+        if self.kinds > _MOST_IN_ALL:
+            while self.kinds > _MOST_IN_ALL - _MOST_IN_ALL // 16:  # more, so that it is not so soon again
+                largest = max(self._spaces.values(), key=lambda space: space.size)
+                self.kinds -= largest.size
                 largest.forget()
-                self._in_all += largest.size
+                self.kinds += largest.size
         while len(self._spaces) - len(self.waiting) > _MOST_SPACES:
             namespace = next(iter(self._spaces))
             space = self._spaces[namespace]
             if space.waits > 0:
                 self._spaces.move_to_end(namespace)
                 continue
-            self._in_all -= space.size
+            self.kinds -= space.size
             del self._spaces[namespace]
 
     # -- what to expect ----------------------------------------------------------------------------
@@ -450,11 +438,7 @@ class Expectations:
             if kind is not None:
                 length = (kind.answers * kind.mean + kind.prior * length) / (kind.answers + kind.prior)
                 later = kind.turns.after(turn, later, kind.prior)
-        self._in_all += space.size - before  # a kind of the older half that is used again can be one too many
+        self.kinds += space.size - before  # a kind of the older half that is used again can be one too many
         most = self._most_ratio
         ratio = min(max(length / whole.mean, 1.0 / most), most) if whole.mean > 0.0 else 1.0
         return ratio * min(1.0 + later, MOST_TURNS)
-
-
-def _size(space: Space) -> int:
-    return space.size

@@ -1,12 +1,13 @@
 """The frontier of a pending tree: the pieces that compete for the next place, and the order that they give.
 
 A piece is a request whose whole path is cached, or a prefix that is not cached.  Such a prefix is the highest
-uncached node on a path, with all requests that wait below it.  The numbers behind a piece's index change only
-when a request below arrives or leaves, or when the cache gains or loses a part of its path.  The tree's
-journal tells of each of these changes.  Only a piece's age and the tokens at risk above it change by
-themselves.  So pieces are rows of columns, and an order computes all indices in a few vector operations.
+uncached node on a path, with all requests that wait below it.  Cached nodes are *groups*: the tokens at risk
+above a piece are a number of the group that it hangs from.
 
-Cached nodes are *groups*: the tokens at risk above a piece are a number of the group that it hangs from.
+Most numbers behind a piece's index change only when a request below arrives or leaves, or when the cache
+gains or loses a part of its path.  The tree's journal tells of each of these changes.  Only the age and the
+tokens at risk above change all the time.  So pieces are rows of columns, and an order computes all indices in
+a few vector operations.
 
 `Below` holds what the frontier knows of a node, `Waiting` what it knows of a request, each in a list by
 `uid`.  A `uid` is used again, so each entry names its node or request; an entry of another one is stale.
@@ -45,6 +46,9 @@ except ImportError:  # pragma: no cover - an interpreted install on a platform w
 MIN_WAIT_S: Final = 1e-3
 """Least age of a request in seconds, so that the indices of new requests are not all zero."""
 
+_FAR_S: Final = 1e100
+"""Bound of all times, up and down, in seconds: beyond any clock, and powers of ages do not overflow."""
+
 MOST_LEVERAGE: Final = 5.0
 """Upper bound of the leverage, reached with four fifths of a prompt cached and at risk.  The bound on waiting
 in `peek.policy.default.policy` rests on it."""
@@ -61,10 +65,13 @@ PATIENCE: Final = 8
 times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
 _WIDTH: Final = 8
+"""Numbers of a new row: its slot, then those of the columns."""
 _SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
 
 _LATE: Final = 1 << 62
+"""A number above all sequence numbers."""
 _LEAST: Final = math.ulp(0.0)
+"""The least index of a piece; it tells pieces from free slots."""
 
 
 def vector(values: list[float]) -> Any:
@@ -92,8 +99,6 @@ class Columns:
         oldest_s, mean_s: age of the oldest piece and mean age of the pieces of each namespace at the last
             `indices`, in seconds; at the place of its root's group, one number where there is one namespace.
     """
-
-    __slots__ = ("_array", "_new", "_table", "_writer", "mean_s", "oldest_s")
 
     def __init__(self) -> None:
         self.oldest_s: Any = ()
@@ -215,10 +220,10 @@ class Below:
         round: the call of `Frontier.follow` that last made the node's piece.
         tokens: sum of prompt lengths, tokens.
         lasting: the same sum, each prompt times its `Expected.ratio`, tokens.
-        work: tokens to compute, every uncached edge once.
+        work: tokens to compute, every uncached edge once; a float, as sums of huge prompts exceed 64 bits.
         since, first: arrival in seconds and sequence number of the oldest request.
-        lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1 says
-            that they are not computed yet.
+        lightness, sharing: of the piece that the node is, see `weigh`; a lightness of -1 says that they are
+            not computed yet.
     """
 
     __slots__ = (
@@ -244,11 +249,20 @@ class Below:
         self.round: i64 = 0
         self.tokens: float = 0.0
         self.lasting: float = 0.0
-        self.work: i64 = 0
+        self.work: float = 0.0
         self.since: float = math.inf
         self.first: i64 = _LATE
         self.lightness: float = -1.0
         self.sharing: float = 1.0
+
+    def weigh(self, cached: float) -> None:
+        """Compute `lightness` and `sharing`; `cached` tokens of each prompt are cached or paid for.  O(1)."""
+        count = float(self.node.count)
+        length = self.tokens / count
+        work = self.work / count
+        mean_size = size(length, cached, work)
+        self.lightness = math.pow(mean_size * self.lasting / self.tokens, -GAMMA)
+        self.sharing = sharing_of(length, mean_size, work) if count > 1.0 else 1.0
 
 
 @final
@@ -280,16 +294,20 @@ class Waiting:
         self.slot: i64 = -1
         self.depth: i64 = -1
         self.length: float = 1.0
-        self.work: i64 = 1
+        self.work: float = 1.0
         self.lightness: float = -1.0
 
     def lightened(self) -> float:
         """Return `lightness`, computed if need be.  O(1)."""
         if self.lightness < 0.0:
-            work = float(self.work)
-            own_size = size(self.length, self.length - work, work) * self.expected.ratio
+            own_size = size(self.length, self.length - self.work, self.work) * self.expected.ratio
             self.lightness = math.pow(own_size, -GAMMA)
         return self.lightness
+
+
+def bounded(time_s: float) -> float:
+    """A time in seconds, within `_FAR_S` of 0."""
+    return max(-_FAR_S, min(_FAR_S, time_s))
 
 
 def aged(age_s: float, mean_s: float) -> float:
@@ -386,24 +404,6 @@ class Frontier:
         live: number of pieces.
     """
 
-    __slots__ = (
-        "_bookmark",
-        "_epoch",
-        "_expectations",
-        "_free",
-        "_free_groups",
-        "_groups",
-        "_round",
-        "_start",
-        "_waiting",
-        "columns",
-        "known",
-        "live",
-        "owners",
-        "tree",
-        "unit",
-    )
-
     def __init__(self, tree: PendingTree, expectations: Expectations) -> None:
         self.tree = tree
         self._expectations = expectations
@@ -449,25 +449,24 @@ class Frontier:
                 waiting.slot = waiting.depth = -1
             if waiting.terminator is not terminator:
                 if waiting.slot >= 0:
-                    self._release(waiting.slot)
+                    self._release(waiting)
                 waiting = None
         request = terminator.request
         if waiting is None:
             expected = self._expectations.waiting.get(request.request_id, NOTHING)
-            waiting = Waiting(terminator, expected, request.arrival_time, self._start)
+            waiting = Waiting(terminator, expected, bounded(request.arrival_time), self._start)
             known[uid] = waiting
         if waiting.depth != depth:  # it is new, of another generation, or its key was extended
             waiting.depth = depth
             waiting.length = float(max(1, request.num_tokens))
-            waiting.work = max(1, request.num_tokens - depth * self.unit)
+            waiting.work = float(max(1, request.num_tokens - depth * self.unit))
             waiting.lightness = -1.0
         return waiting
 
     def _forget(self, below: Below) -> None:
         """Free the slot and the group of a node."""
         if below.slot >= 0:
-            self._release(below.slot)
-            below.slot = -1
+            self._release(below)
         if below.group >= 0:
             self._leave_group(below)
 
@@ -476,7 +475,9 @@ class Frontier:
         self._free_groups.append(below.group)
         below.group = -1
 
-    def _release(self, slot: i64) -> None:
+    def _release(self, owner: Below | Waiting) -> None:
+        slot = owner.slot
+        owner.slot = -1
         self.columns.drop(slot)
         self.owners[slot] = None
         self._free.append(slot)
@@ -528,7 +529,7 @@ class Frontier:
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
                 if waiting.start == self._start and waiting.slot >= 0:
-                    self._release(waiting.slot)
+                    self._release(waiting)
                 self._waiting[terminator.uid] = None
 
     def _settle(self, node: Node) -> None:
@@ -566,8 +567,7 @@ class Frontier:
         while entering:
             below = entering.pop()
             if below.slot >= 0:
-                self._release(below.slot)
-                below.slot = -1
+                self._release(below)
             if self._free_groups:
                 below.group = self._free_groups.pop()
                 self._groups[below.group] = below
@@ -604,7 +604,7 @@ class Frontier:
 
     def _put_own(self, waiting: Waiting, group: i64) -> None:
         first = waiting.terminator.request.sequence
-        per_work = 1.0 / float(waiting.work)
+        per_work = 1.0 / waiting.work
         self.columns.put(waiting.slot, waiting.since, first, waiting.lightened(), per_work, 0.0, group, 1.0)
 
     def renew(self, terminator: Terminator) -> None:
@@ -635,19 +635,17 @@ class Frontier:
         parent = top.parent
         assert parent is not None
         count = float(top.count)
-        work = float(piece.work)
-        cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
-        mean_length = piece.tokens / count
-        mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
+        cached = top.depth - uncached_symbols(top, parent, self._epoch)
+        piece.weigh(float(cached * self.unit))
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
-            math.pow(mean_size * piece.lasting / piece.tokens, -GAMMA),
-            count / max(1.0, work),
-            float(cached) / count,
+            piece.lightness,
+            count / max(1.0, piece.work),
+            float((cached - parent.depth) * self.unit) / count,
             group,
-            sharing_of(mean_length, mean_size, work / count) if top.count > 1 else 1.0,
+            piece.sharing,
         )
 
     def _sum_up(self, piece: Below) -> None:
@@ -661,8 +659,7 @@ class Frontier:
         while i < len(found):
             below = found[i]
             if i > 0 and below.slot >= 0:
-                self._release(below.slot)
-                below.slot = -1
+                self._release(below)
             if below.group >= 0:
                 self._leave_group(below)
             self._sum_own(below)
@@ -691,7 +688,7 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
-        work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
+        work = float(uncached_symbols(node, parent, self._epoch) * self.unit)
         tokens = lasting = 0.0
         since = math.inf
         first: i64 = _LATE
@@ -699,8 +696,7 @@ class Frontier:
         while terminator is not None:
             waiting = self.waiting(terminator)
             if waiting.slot >= 0:
-                self._release(waiting.slot)
-                waiting.slot = -1
+                self._release(waiting)
             sequence = terminator.request.sequence
             tokens += waiting.length
             lasting += waiting.length * waiting.expected.ratio
@@ -809,15 +805,13 @@ class BestFirst(RequestStream):
         several: whether requests of more than one namespace wait.
     """
 
-    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface", "_tops")
-
     def __init__(self, frontier: Frontier, now: float, power: i64, most: int, several: bool) -> None:
         self._frontier = frontier
-        self._now: float = now
+        self._now: float = bounded(now)
         self._power: i64 = power
         self._above, tops = frontier.above()
         self._tops = tops if several else []
-        self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
+        self._indices: object = frontier.columns.indices(self._now, vector(self._above), self._tops, power)
         self._surface = Run([], 0.0, 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
@@ -896,7 +890,7 @@ class BestFirst(RequestStream):
             waiting = frontier.waiting(terminator)
             since = waiting.since
             age = aged(max(MIN_WAIT_S, self._now - since), mean_s)
-            key = -(age * urgency(at_risk / float(waiting.work), waiting.lightened(), self._power))
+            key = -(age * urgency(at_risk / waiting.work, waiting.lightened(), self._power))
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
@@ -912,18 +906,13 @@ class BestFirst(RequestStream):
         below = frontier.known[kid.uid]
         parent = kid.parent
         assert below is not None and parent is not None
-        count = float(kid.count)
-        work = float(below.work)
         if below.lightness < 0.0:
-            mean_length = below.tokens / count
-            mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)
-            below.lightness = math.pow(mean_size * below.lasting / below.tokens, -GAMMA)
-            below.sharing = sharing_of(mean_length, mean_size, work / count) if kid.count > 1 else 1.0
+            below.weigh(float(parent.depth * frontier.unit))
         lightness = below.lightness
         age_s = max(MIN_WAIT_S, self._now - below.since)
         if below.sharing > 1.0:
             lightness *= cohort(below.sharing, age_s, oldest_s)
-        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, work), lightness, self._power))
+        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, below.work), lightness, self._power))
         return Piece(key, below.since, below.first, kid, None)
 
 

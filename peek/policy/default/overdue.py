@@ -21,6 +21,7 @@ from math import inf
 from typing import Final, final
 
 from peek.policy.base import RequestStream
+from peek.policy.default.expectations import Mean
 from peek.policy.default.tenants import DECODE_WEIGHT
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
 from peek.request import NO_LANE, PendingRequest
@@ -77,9 +78,7 @@ class OverdueLane:
         """Moment on that clock at which the virtual engine has served all requests that have come."""
         self.lead: float = 0.0
         """How far the overdue lane is ahead of the policy's lane, in work / share."""
-        self.answer_tokens: float = 0.0
-        """Length of the mean answer, tokens."""
-        self._answers: float = 0.0
+        self._answers = Mean(MEMORY)
         self._turns: dict[str, Turn] = {}
         """The turns of waiting requests, by id."""
         self._new: dict[str, PendingRequest] = {}
@@ -92,6 +91,11 @@ class OverdueLane:
         self._picked: list[PendingRequest] = []
         self._in_use = False
         self._several = False
+
+    @property
+    def answer_tokens(self) -> float:
+        """Length of the mean answer, tokens.  O(1)."""
+        return self._answers.mean
 
     # -- arrivals and departures -------------------------------------------------------------------
 
@@ -122,7 +126,7 @@ class OverdueLane:
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
         self._several = several
-        answer = DECODE_WEIGHT * self.answer_tokens
+        answer = DECODE_WEIGHT * self._answers.mean
         for name, request in self._new.items():
             turn = self._turns[name]
             prompt = request.num_tokens
@@ -202,13 +206,12 @@ class OverdueLane:
     def answered(self, tokens: int, request_id: str = "") -> None:
         """Learn the length of a complete answer.  O(1)."""
         self._running.pop(request_id, None)
-        self._answers = min(MEMORY, self._answers + 1.0)
-        self.answer_tokens += (float(tokens) - self.answer_tokens) / self._answers
+        self._answers.add(float(tokens))
 
     def work_of(self, request: PendingRequest, uncached_tokens: int) -> float:
         """The work that a request costs if `uncached_tokens` of its prompt are not cached."""
         prompt = float(request.num_tokens if self._several else max(1, uncached_tokens))
-        return prompt + DECODE_WEIGHT * self.answer_tokens
+        return prompt + DECODE_WEIGHT * self._answers.mean
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -249,8 +252,6 @@ class OverdueTurns(RequestStream):
     Attributes:
         head: the oldest overdue request that has not been placed; None if there is none.
     """
-
-    __slots__ = ("_back", "_lane", "_lead", "_oldest", "_order", "_placed", "_waiting", "head")
 
     def __init__(
         self,
@@ -304,7 +305,7 @@ class OverdueTurns(RequestStream):
         first: PendingRequest | None = None if self._oldest is None else self._oldest.request
         lane = self._lane
         due = inf if first is None else lane.due_of(first)
-        if back and (first is None or lane.due_of(back[-1]) < due):
+        if back and lane.due_of(back[-1]) < due:
             first = back[-1]
             due = lane.due_of(first)
         if due < lane.clock:

@@ -118,17 +118,15 @@ class PeekPolicy(AdmissionPolicy):
                 self.accounts.charge(request.tenant, float(cost_tokens))
             self.accounts.left(request)
             self.needs_sharing = self._leaves_unshared and len(self.accounts.lines) < 2
+        if admitted and self.reads_heads:
+            self.expectations.admitted(request)
+        else:
+            self.expectations.withdrawn(request.request_id)
         self.targets.left(request)
         if admitted:
             self.targets.charge(request, cost_tokens)
-            if self.reads_heads:
-                self.expectations.admitted(request)
-            else:
-                self.expectations.withdrawn(request.request_id)
             self.overdue.charge(request, cost_tokens)
-            return
-        self.expectations.withdrawn(request.request_id)
-        if how == HELD:
+        elif how == HELD:
             self.overdue.held(request.request_id)
         else:
             self.overdue.withdrawn(request.request_id)
@@ -205,8 +203,6 @@ class SiblingsLast(RequestStream):
     siblings would each compute the prefix.  The first request of a prefix in the order is its pioneer.
     """
 
-    __slots__ = ("_at", "_claims", "_deferred", "_order")
-
     def __init__(self, order: RequestStream, cycle: Cycle) -> None:
         self._order = order
         self._claims = Claims(cycle)
@@ -236,8 +232,6 @@ class Claims:
     depth of the lowest claimed node above it, as of the last look.  Claims only grow.  So a depth that made a
     request wait still does, and a depth that did not is looked up again.
     """
-
-    __slots__ = ("_claimed", "_tree", "_unit")
 
     def __init__(self, cycle: Cycle) -> None:
         self._tree = cycle.tree

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.base import RequestStream
+from peek.policy.base import RequestStream, uncached_tokens
 from peek.request import PendingRequest
 
 _MEMORY_S: Final = 10.0
@@ -34,8 +34,6 @@ catch up.  The cost of one request is never cut, however large it is."""
 @final
 class Pace:
     """The engine's pace: uncached tokens admitted a second while requests wait."""
-
-    __slots__ = ("_last_s", "_seconds", "_since", "_tokens", "_waits")
 
     def __init__(self) -> None:
         self._tokens: float = 0.0
@@ -59,7 +57,7 @@ class Pace:
         `waits`: whether any request waits.
         """
         passed = now - self._last_s
-        if not passed <= 0.0:
+        if passed != 0.0:  # not a number before the first plan, below 0 where the clock was set back
             if self._waits and passed > 0.0:
                 kept = exp(-passed / _MEMORY_S)
                 self._tokens = self._tokens * kept + self._since
@@ -79,8 +77,6 @@ class TargetLane:
             name one, None to no request.
         share: part of the work that goes to the other requests while any request is in time, in (0, 1).
     """
-
-    __slots__ = ("_in_use", "_pace", "_picked", "_waiting", "_wanted", "default_s", "lead", "share")
 
     def __init__(self, default_s: float | None, share: float) -> None:
         self.default_s: float | None = default_s
@@ -163,8 +159,6 @@ class TargetTurns(RequestStream):
         in_time: a heap of the requests in time, by tokens to compute, then arrival.
     """
 
-    __slots__ = ("_in_time", "_lane", "_lead", "_order", "_placed")
-
     def __init__(
         self,
         order: RequestStream,
@@ -193,5 +187,5 @@ class TargetTurns(RequestStream):
             other = self._order.next()
         if other is not None:
             placed.add(other.request_id)
-            self._lead -= float(max(1, other.num_tokens - other.cached_len)) / lane.share
+            self._lead -= float(uncached_tokens(other)) / lane.share
         return other

@@ -33,7 +33,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.base import RequestStream
+from peek.policy.base import RequestStream, uncached_tokens
 from peek.request import PendingRequest
 
 DECODE_WEIGHT: Final = 2.0
@@ -75,8 +75,6 @@ class TenantAccounts:
         clock: the fair clock, tokens.
     """
 
-    __slots__ = ("_heap", "_idle", "clock", "lead", "lines")
-
     def __init__(self, lead: float) -> None:
         self.lead: float = lead
         self.clock: float = 0.0
@@ -104,10 +102,9 @@ class TenantAccounts:
         if line is None:
             line = Line(self._idle.pop(tenant, 0.0))
             self.lines[tenant] = line
-            line.came[request.request_id] = self.clock
+        line.came[request.request_id] = self.clock
+        if len(line.came) == 1:
             self._push(line.level, tenant)
-        else:
-            line.came[request.request_id] = self.clock
 
     def left(self, request: PendingRequest) -> None:
         """Note that a request waits no more.  O(1)."""
@@ -168,24 +165,6 @@ class Turns(RequestStream):
         accounts: the accounts as they stand; the order to come is not charged to them.
     """
 
-    __slots__ = (
-        "_accounts",
-        "_acts",
-        "_aside",
-        "_blocked",
-        "_clock",
-        "_from",
-        "_lead",
-        "_left",
-        "_levels",
-        "_now",
-        "_number",
-        "_order",
-        "_placed",
-        "_ready",
-        "_tenants",
-    )
-
     def __init__(self, order: RequestStream, accounts: TenantAccounts) -> None:
         self._order = order
         self._accounts: TenantAccounts | None = accounts
@@ -217,7 +196,7 @@ class Turns(RequestStream):
                 request = self._order.next()
                 if request is not None:
                     self._placed.append(request)
-                    self._clock += cost_of(request) / self._tenants
+                    self._clock += float(uncached_tokens(request)) / self._tenants
                 return request
             self._accounts = None
             self._begin(accounts)
@@ -266,7 +245,7 @@ class Turns(RequestStream):
             self._now[tenant] = line.level
             self._left[tenant] = len(line.came)
         for request in self._placed:
-            self._now[request.tenant] += cost_of(request)
+            self._now[request.tenant] += float(uncached_tokens(request))
             self._left[request.tenant] -= 1
         self._levels = [(level, tenant) for tenant, level in self._now.items()]
         heapq.heapify(self._levels)
@@ -280,13 +259,8 @@ class Turns(RequestStream):
 
     def _serve(self, request: PendingRequest) -> None:
         tenant = request.tenant
-        cost = cost_of(request)
+        cost = float(uncached_tokens(request))
         self._left[tenant] -= 1
         self._now[tenant] += cost
         self._clock += cost / self._tenants
         heapq.heappush(self._levels, (self._now[tenant], tenant))
-
-
-def cost_of(request: PendingRequest) -> float:
-    """Expected uncached tokens of a request, at least 1."""
-    return float(max(1, request.num_tokens - request.cached_len))
