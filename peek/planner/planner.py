@@ -169,9 +169,12 @@ class Planner:
         else:
             key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
             request = self.tree.remove(request_id)
-        if not admitted:
-            if in_flight is not None:
+        if in_flight is not None:
+            if key:
+                in_flight.admit(request_id, key, request.namespace)
+            else:
                 in_flight.withdrawn(request_id)
+        if not admitted:
             self.stats.withdrawn += 1
             self._calls.left(request, WITHDRAWN, 0)
             return 0
@@ -179,8 +182,6 @@ class Planner:
         if uncached_tokens is not None:
             cost = uncached_tokens
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
-        if in_flight is not None and key:
-            in_flight.admit(request_id, key, request.namespace)
         self._calls.charge(request, cost)
         self._calls.left(request, ADMITTED, cost)
         return cost

@@ -64,7 +64,7 @@ class PrefillsInFlight:
         self.version += 1
 
     def withdrawn(self, request_id: str) -> None:
-        """Forget a waiting request that left without being admitted.  O(1)."""
+        """Forget a waiting request that left and of which no prefill is to be seen.  O(1)."""
         self._ended_early.discard(request_id)
 
     def note_coming(self, waiting: PendingTree, unit_tokens: i64, noted: list[PendingRequest]) -> None:
