@@ -96,7 +96,7 @@ class Planner:
             self._in_flight = in_flight_gate
         elif in_flight_gate:
             self._in_flight = PrefillsInFlight()
-        self._signals = Signals(self.tree, self._in_flight)
+        self._signals = Signals(self.tree, self._in_flight, self.stats)
         self._arrivals = ArrivalOrder()
         eviction = settings.build_eviction()
         self._demand: Demand | None = None
@@ -399,7 +399,7 @@ class Planner:
             self.stats.stood_aside += 1
             return kept_order(arrivals.of(tree), NOTHING_TO_GAIN, True)
         if calls.policy.reads_cache:
-            self.stats.cache_calls += self._signals.match_cache()
+            self._signals.match_cache()
         if calls.policy.reads_tree or calls.lanes is not None:  # for score, cluster and head
             self._signals.match_queue(calls.policy.theta)
         cycle = Cycle(tree, now, unit, self.stats.uncached_admitted, gated)
@@ -420,7 +420,7 @@ class Planner:
             return True
         if not self.order_matters(cache):
             return False
-        self.stats.cache_calls += self._signals.match_cache()
+        self._signals.match_cache()
         return hits_something(self._arrivals.of(self.tree), gated)
 
     def upcoming(self, k: int) -> list[Upcoming]:
@@ -468,7 +468,7 @@ class Planner:
 
         Walks the cache, at most once a plan, where the policy did not; `request(...).cached_len` does not.
         """
-        self.stats.cache_calls += self._signals.match_cache_now("Planner.cached_len")
+        self._signals.match_cache_now("Planner.cached_len")
         return self.tree.request(request_id).cached_len
 
     @property
