@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from copy import copy
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 from support.queues import NOW, cache_of, rows_of
 
@@ -282,14 +284,15 @@ def test_a_policy_of_ones_own_has_no_lanes_unless_asked() -> None:
     assert fair_picks(lanes=LaneController(fair_share=0.5)) == 5
 
 
-@pytest.mark.parametrize("cost", [-1, 2**63, 2**53 + 1, 10**30])
-def test_an_impossible_cost_is_named_and_changes_nothing(cost: int) -> None:
+@pytest.mark.parametrize("cost", [-1, 2**63, 2**53 + 1, 10**30, 1.5, "1", np.int64(-1)])
+def test_an_impossible_cost_is_named_and_changes_nothing(cost: Any) -> None:
     planner = planner_with(lambda queue, cycle: queue, "policy")
     planner.plan(CACHE, NOW)
-    with pytest.raises(InvalidKey, match=f"uncached_tokens of 'r0' is {cost}; need 0"):
+    with pytest.raises(InvalidKey, match=re.escape(f"uncached_tokens of 'r0' is {cost!r}; need 0")):
         planner.remove("r0", uncached_tokens=cost)
     assert (len(planner), planner.stats.admitted) == (4, 0)
-    planner.remove("r0", uncached_tokens=2**53)
+    assert planner.remove("r0", uncached_tokens=2**53) == 2**53
+    assert planner.remove("r1", uncached_tokens=np.int64(7)) == 7
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), float("-inf")])
@@ -353,6 +356,12 @@ def test_a_policy_that_forgets_its_base_class_is_refused() -> None:
 
     with pytest.raises(InvalidConfig, match=r"Forgetful.__init__ did not call super\(\).__init__\(\)"):
         Planner(policy=Forgetful())
+
+
+@pytest.mark.parametrize("unit_tokens", [0, -16])
+def test_symbols_of_no_tokens_are_refused(unit_tokens: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"unit_tokens is {unit_tokens}; need at least 1"):
+        Planner(unit_tokens=unit_tokens)
 
 
 def test_accounts_that_fail_are_none() -> None:

@@ -35,7 +35,7 @@ class PolicyCalls:
         unit_tokens: tokens per symbol of the keys.
         learns: whether answers will be told; if not, the policy reads no `heads`.
 
-    Raises `InvalidConfig` for objects of another kind.
+    Raises `InvalidConfig` for objects of another kind and for `unit_tokens` below 1.
     """
 
     __slots__ = ("_continuations", "_placed", "_stats", "_strict", "_unit", "lanes", "policy")
@@ -50,6 +50,8 @@ class PolicyCalls:
             raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
         if not hasattr(policy, "reads_heads"):
             raise InvalidConfig(f"{type(policy).__name__}.__init__ did not call super().__init__()")
+        if unit_tokens < 1:
+            raise InvalidConfig(f"unit_tokens is {unit_tokens}; need at least 1")
         if not learns:
             policy.reads_heads = False
         self.policy: AdmissionPolicy = policy

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from mypy_extensions import i64
 
@@ -53,13 +53,13 @@ class Planner:
             for that cycle, the plan says why, and `stats.policy_faults` counts it.
         plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
             a `version`) changes; 0.0 orders anew in each call.
-        unit_tokens: tokens per symbol of the keys, as in `CacheView`; what is learned of prompts by their
-            first tokens goes by it.
+        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1; what is learned of prompts
+            by their first tokens goes by it.
         learns: whether the driver calls `answered`.  If not, the policy is told to learn nothing of answers
             and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 
     Use it from one thread at a time, and do not call it from a policy or cache view while a call is under
-    way.  Both end in `PlannerBusy`.
+    way.  Both end in `PlannerBusy` where both calls need the tree of waiting requests.
     """
 
     def __init__(
@@ -142,7 +142,9 @@ class Planner:
         """Lengthen a request's key, where more of it matters than was given.  As `PendingTree.extend`."""
         self.tree.extend(request_id, key)
 
-    def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
+    def remove(
+        self, request_id: str, admitted: bool = True, uncached_tokens: SupportsIndex | None = None
+    ) -> int:
         """Remove a request that left the queue.  O(depth).
 
         Args:
@@ -158,8 +160,9 @@ class Planner:
             UnknownRequest: it was not waiting.
             InvalidKey: `uncached_tokens` is not within 0 .. 2**53.
         """
+        told = -1
         if uncached_tokens is not None:
-            require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
+            told = require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
         in_flight = self._in_flight
         key = b""
         self._arrivals.forget(request_id)
@@ -178,9 +181,7 @@ class Planner:
             self.stats.withdrawn += 1
             self._calls.left(request, WITHDRAWN, 0)
             return 0
-        cost: i64 = max(0, request.num_tokens - request.cached_len)
-        if uncached_tokens is not None:
-            cost = uncached_tokens
+        cost: i64 = told if told >= 0 else max(0, request.num_tokens - request.cached_len)
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
         self._calls.charge(request, cost)
         self._calls.left(request, ADMITTED, cost)
@@ -227,22 +228,20 @@ class Planner:
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
 
-    def generated(self, tenant: str, tokens: int) -> None:
+    def generated(self, tenant: str, tokens: SupportsIndex) -> None:
         """Charge `tokens` more generated tokens to a tenant.  O(1).
 
         `InvalidKey` unless they are within 0 .. 2**53.
         """
-        require_tokens("tokens generated", tokens)
-        self._calls.generated(tenant, tokens)
+        self._calls.generated(tenant, require_tokens("tokens generated", tokens))
         self._standing.drop()
 
-    def answered(self, tokens: int, request_id: str = "") -> None:
+    def answered(self, tokens: SupportsIndex, request_id: str = "") -> None:
         """Learn the length of a complete answer, for this request and requests like it.  O(1).
 
         `InvalidKey` unless the tokens are within 0 .. 2**53; nothing is learned then.
         """
-        require_tokens("tokens answered", tokens)
-        self._calls.answered(request_id, tokens)
+        self._calls.answered(request_id, require_tokens("tokens answered", tokens))
 
     def served(self) -> dict[str, float]:
         """The tenants' accounts in tokens, if the policy keeps any.  O(tenants)."""
@@ -423,7 +422,7 @@ class Planner:
         self._signals.match_cache()
         return hits_something(self._arrivals.of(self.tree), gated)
 
-    def upcoming(self, k: int) -> list[Upcoming]:
+    def upcoming(self, k: SupportsIndex) -> list[Upcoming]:
         """The next `k` requests of the last plan that still wait, with their uncached tokens.
 
         It is for prefetching.  O(k), and a lazy plan is worked out that far.  Once a request has come or
@@ -431,9 +430,9 @@ class Planner:
 
         Raises `InvalidKey` unless `k` is within 0 .. 2**53.
         """
-        require_tokens("k", k)
+        count = require_tokens("k", k)
         last = self._standing.last
-        return [] if last is None else first_of(last, k, self.tree)
+        return [] if last is None else first_of(last, count, self.tree)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """Compare, plan and reorder a queue that does not tell of arrivals and departures.
@@ -456,7 +455,7 @@ class Planner:
             present = set(waiting)
             for request in self.requests():
                 if request.request_id not in present:
-                    cost: int = queue.uncached_tokens(request.request_id)
+                    cost: Any = queue.uncached_tokens(request.request_id)
                     self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
         for request_id in arrived:
             self.add(queue.translate(request_id))

@@ -127,7 +127,8 @@ class Signals:
     """
 
     __slots__ = (
-        "_coming", "_in_flight", "_refreshed", "_stats", "_theta", "_tree", "_unit", "_walk", "_walked", "cache",
+        "_coming", "_in_flight", "_refreshed", "_stats", "_theta", "_tree", "_unit", "_walk", "_walked",
+        "cache",
     )  # fmt: skip
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats) -> None:
