@@ -402,8 +402,8 @@ class Streams(AdmissionPolicy):
     ("change", "said"),
     [
         (reversed, "its stream is another order"),
-        (lambda queue: queue[:-1], "order lost"),
-        (endlessly, "order returned r0 twice"),
+        (lambda queue: queue[:-1], "stream lost"),
+        (endlessly, "stream returned r0 twice"),
         (lambda queue: 1 / 0, "stream raised ZeroDivisionError: division by zero"),
     ],
 )

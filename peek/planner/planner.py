@@ -83,14 +83,8 @@ class Planner:
         self.strict = strict
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
-        self._calls = PolicyCalls(
-            settings.build_policy() if policy is None else policy,
-            lanes,
-            self.stats,
-            strict,
-            unit_tokens,
-            learns,
-        )
+        ordering = settings.build_policy() if policy is None else policy
+        self._calls = PolicyCalls(ordering, lanes, self.stats, strict, unit_tokens, learns)
         self._in_flight: PrefillsInFlight | None = None
         if isinstance(in_flight_gate, PrefillsInFlight):
             self._in_flight = in_flight_gate
@@ -99,9 +93,7 @@ class Planner:
         self._signals = Signals(self.tree, self._in_flight, self.stats)
         self._arrivals = ArrivalOrder()
         eviction = settings.build_eviction()
-        self._demand: Demand | None = None
-        if eviction is not None:
-            self._demand = Demand(self.tree, self._signals, eviction)
+        self._demand = None if eviction is None else Demand(self.tree, self._signals, eviction)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
@@ -274,11 +266,7 @@ class Planner:
 
     def totals(self) -> dict[str, int | float]:
         """The counters of `stats` by name, and the present `waiting` (in plans), `held` and `tree_nodes`."""
-        now: dict[str, int | float] = {
-            "waiting": len(self.tree),
-            "held": len(self.held),
-            "tree_nodes": self.tree.node_count,
-        }
+        now = {"waiting": len(self.tree), "held": len(self.held), "tree_nodes": self.tree.node_count}
         return {**self.stats.as_dict(), **now}
 
     # -- waiting requests, for readers -------------------------------------------------------------
@@ -566,20 +554,20 @@ class StandingPlan:
         last: the last plan, whether it stands or not.
     """
 
-    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_stands", "_version", "last")
+    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_version", "last")
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s
         self.last: Plan | LazyPlan | None = None
-        self._stands = False
         self._planned_at: float = 0.0
         self._version: i64 = -1
         self._cache: object = None
         self._cache_version: object = None
+        """None where no plan stands."""
 
     def find(self, version: i64, cache: CacheView, now: float) -> Plan | LazyPlan | None:
         """Return the plan that still stands; None if there is none.  O(1)."""
-        if not self._stands or self._version != version or self._cache is not cache:
+        if self._cache_version is None or self._version != version or self._cache is not cache:
             return None
         if not 0.0 <= now - self._planned_at < self._lasts_s:  # a clock that was set back ends it, too
             return None
@@ -587,14 +575,12 @@ class StandingPlan:
 
     def keep(self, plan: Plan | LazyPlan, version: i64, cache: CacheView, now: float) -> None:
         """Remember a plan and the versions that it was made from."""
-        cache_version: object = getattr(cache, "version", None)
         self.last = plan
-        self._stands = cache_version is not None
         self._planned_at = now
         self._version = version
         self._cache = cache
-        self._cache_version = cache_version
+        self._cache_version = getattr(cache, "version", None)
 
     def drop(self) -> None:
         """End the plan because something other than queue and cache has changed."""
-        self._stands = False
+        self._cache_version = None
