@@ -48,10 +48,16 @@ def busy(engine: ToyEngine, attachment: Any, requests: int = 8) -> None:
         engine.step(attachment)
 
 
-def test_what_is_shown_is_what_happened(shown: Any) -> None:
+def that_was_busy(**options: Any) -> tuple[ToyEngine, Any]:
+    """An engine that has served eight requests, and what is attached to it."""
     engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    attachment = toy_attachment(engine, **options)
     busy(engine, attachment)
+    return engine, attachment
+
+
+def test_what_is_shown_is_what_happened(shown: Any) -> None:
+    _, attachment = that_was_busy()
     found = shown()
     adapter = attachment.adapter
     assert adapter is not None
@@ -135,8 +141,7 @@ def test_however_it_comes_to_rest_the_last_state_is_shown(
 
 
 def test_every_metric_of_the_table_is_shown(shown: Any) -> None:
-    engine = ToyEngine()
-    busy(engine, toy_attachment(engine))
+    that_was_busy()
     names = {name.split()[0] for name in shown()}
     for metric in METRICS:
         endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
@@ -149,23 +154,16 @@ def test_every_metric_of_the_table_is_shown(shown: Any) -> None:
 def test_series_carry_engine_model_and_rank(shown: Any, tmp_path: Path) -> None:
     toy_attachment(ToyEngine())
     samples = [s for m in export.FolderCollector(tmp_path / "series").collect() for s in m.samples]
+    labels = {"engine": "toy", "model_name": "m", "dp_rank": "0", "tp_rank": "0"}
     assert samples
-    for sample in samples:
-        assert {name: sample.labels[name] for name in LABELS} == {
-            "engine": "toy",
-            "model_name": "m",
-            "dp_rank": "0",
-            "tp_rank": "0",
-        }
+    assert all(sample.labels | labels == sample.labels for sample in samples)
 
 
 def test_an_error_shows_and_counters_do_not_fall_with_a_new_adapter(
     shown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shields, "FIRST_WAIT", 5)
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    engine, attachment = that_was_busy()
     before = shown()
     engine.fails_in = {"plan"}
     engine.step(attachment)
@@ -188,9 +186,8 @@ def test_an_error_shows_and_counters_do_not_fall_with_a_new_adapter(
 
 
 def test_switched_off_after_an_error_it_is_off(shown: Any, tmp_path: Path) -> None:
-    engine, control = ToyEngine(), tmp_path / "control"
-    attachment = toy_attachment(engine, control_file=str(control), control_every=1)
-    busy(engine, attachment)
+    control = tmp_path / "control"
+    engine, attachment = that_was_busy(control_file=str(control), control_every=1)
     engine.fails_in = {"plan"}
     for word in ("on", "on", "off"):
         control.write_text(word)
@@ -209,8 +206,7 @@ def test_who_stands_aside_says_why(shown: Any) -> None:
 
 def test_the_same_series_after_a_restart(shown: Any) -> None:
     for _ in range(2):
-        engine = ToyEngine()
-        busy(engine, toy_attachment(engine))
+        that_was_busy()
     found = shown()
     assert found["peek_admitted_requests_total"] == 16
     assert found["peek_active"] == 1
@@ -221,8 +217,7 @@ def test_one_exporter_of_each_tensor_parallel_group(
 ) -> None:
     made = EngineInfo("toy")
     monkeypatch.setattr("support.attached.EngineInfo", lambda *_: replace(made, speaks=False))
-    engine = ToyEngine()
-    busy(engine, toy_attachment(engine))
+    that_was_busy()
     assert not (tmp_path / "series").exists()
 
 
@@ -232,9 +227,7 @@ def test_not_configured_or_nobody_to_read_writes_nothing(
     toy_attachment(ToyEngine(), policy="fcfs+lru")
     assert not (tmp_path / "series").exists()
     monkeypatch.delenv(export.OUR_FOLDER)
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    _, attachment = that_was_busy()
     assert snapshot(attachment.adapter)["peek_cycles"] == 8  # type: ignore[arg-type]
 
 
@@ -243,9 +236,7 @@ def test_metrics_that_fail_do_not_stop_the_planning(
     where: str, shown: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(where, lambda *_: 1 / 0)
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    _, attachment = that_was_busy()
     assert attachment.active
     assert attachment.adapter.reordered > 0  # type: ignore[union-attr]
     assert [r.getMessage() for r in caplog.records].count("peek: metrics are no longer passed on") == 1
@@ -345,9 +336,7 @@ def test_labels_that_do_not_fit_end_the_metrics_only(
 ) -> None:
     """A file that grew would be as dangerous as one on a full disk."""
     monkeypatch.setattr("support.attached.EngineInfo", lambda *_: EngineInfo("toy", model="m" * 20_000))
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    _, attachment = that_was_busy()
     assert attachment.active
     assert "the labels of peek_" in caplog.text
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.queues import NOW, cache_of, rows_of
+from support.queues import NOW, cache_of, planner_of, rows_of
 
 from peek import (
     AdmissionPolicy,
@@ -105,9 +105,6 @@ FAULTS: dict[str, tuple[Order, str]] = {
     "returns nothing": (lambda queue, cycle: None, "a NoneType, not a list"),
     "returns a tuple": (lambda queue, cycle: tuple(queue), "a tuple, not a list"),
     "returns a generator": (generator, "a generator, not a list"),
-    "returns a dict": (lambda queue, cycle: dict.fromkeys(queue), "a dict, not a list"),
-    "returns a string": (lambda queue, cycle: "r0", "a str, not a list"),
-    "returns True": (lambda queue, cycle: True, "a bool, not a list"),
     "returns ids": (ids, "a str among the requests"),
     "returns None among them": (lambda queue, cycle: [*queue[1:], None], "a NoneType among"),
     "returns nobody": (lambda queue, cycle: [], "left out request 'r0'"),
@@ -123,16 +120,12 @@ FAULTS: dict[str, tuple[Order, str]] = {
     "renames one": (renamed, "raised AttributeError"),
     "swaps names": (swapped_names, "raised AttributeError"),
     "raises ValueError": (raising(ValueError("no")), "raised ValueError: no"),
-    "raises KeyError": (raising(KeyError("x")), "raised KeyError: 'x'"),
     "raises StopIteration": (raising(StopIteration()), "raised StopIteration"),
-    "raises RecursionError": (raising(RecursionError("deep")), "raised RecursionError: deep"),
     "raises MemoryError": (raising(MemoryError()), "raised MemoryError"),
-    "raises AssertionError": (raising(AssertionError()), "raised AssertionError"),
     "raises our own": (raising(UnknownRequest("r9")), "raised UnknownRequest: r9"),
     "takes one out of the tree": (taken_out, "raised PlannerBusy"),
     "puts one into the tree": (put_in, "raised PlannerBusy"),
     "extends one in the tree": (extended, "raised PlannerBusy"),
-    "divides by zero": (lambda queue, cycle: queue[: 1 // 0], "raised ZeroDivisionError"),
 }
 
 
@@ -162,10 +155,8 @@ class HostileLanes(Lanes):
 def planner_with(order: Order, where: str, **options: Any) -> Planner:
     policy = Hostile(order) if where == "policy" else FirstCome()
     lanes = HostileLanes(order) if where == "lanes" else None
-    planner = Planner(policy=policy, lanes=lanes, **options)
-    for row in rows_of([1, 2, 3], [1, 2, 4], [1, 5], [6]):
-        planner.add(row.request())
-    return planner
+    rows = rows_of([1, 2, 3], [1, 2, 4], [1, 5], [6])
+    return planner_of(rows, policy=policy, lanes=lanes, **options)
 
 
 def arrivals(planner: Planner) -> list[tuple[str, str, float]]:
@@ -210,9 +201,7 @@ def test_strictly_a_fault_is_raised(case: str) -> None:
 
 def test_a_policy_that_comes_round_is_believed_again() -> None:
     policy = Hostile(lambda queue, cycle: queue[::-1])
-    planner = Planner(policy=policy)
-    for row in rows_of([1], [2], [3]):
-        planner.add(row.request())
+    planner = planner_of(rows_of([1], [2], [3]), policy=policy)
     assert planner.plan(CACHE, NOW) == ["r2", "r1", "r0"]
     policy.then = raising(ValueError("for once"))
     assert planner.plan(CACHE, NOW) == ["r0", "r1", "r2"]
@@ -249,9 +238,7 @@ def test_lanes_that_cannot_be_charged_lose_nobody(strict: bool) -> None:
         def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
             raise OverflowError("too dear")
 
-    planner = Planner(policy=FirstCome(), lanes=Unpaid(), strict=strict)
-    for row in rows_of([1], [2]):
-        planner.add(row.request())
+    planner = planner_of(rows_of([1], [2]), policy=FirstCome(), lanes=Unpaid(), strict=strict)
     planner.plan(CACHE, NOW)
     if strict:
         with pytest.raises(PolicyFault, match="Unpaid raised OverflowError: too dear"):
@@ -269,13 +256,9 @@ def test_what_is_no_policy_is_refused(policy: Any) -> None:
 
 
 def test_a_policy_of_ones_own_has_no_lanes_unless_asked() -> None:
-    def last_first(queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        return queue[::-1]
-
     def fair_picks(**options: Any) -> int:
-        planner = Planner(policy=Hostile(last_first), **options)
-        for row in rows_of(*[[i] * 10 for i in range(10)]):
-            planner.add(row.request())
+        policy = Hostile(lambda queue, cycle: queue[::-1])
+        planner = planner_of(rows_of(*[[i] * 10 for i in range(10)]), policy=policy, **options)
         while len(planner):
             planner.remove(planner.plan(CACHE, NOW)[0])
         return planner.stats.fair_admitted
@@ -398,9 +381,7 @@ def test_a_look_at_the_cache_ends_no_order_that_does_not_read_it() -> None:
         def stream(self, cycle: Cycle) -> Any:
             return iter(cycle.tree.requests())
 
-    planner = Planner(policy=Streamed())
-    for row in rows_of([1], [2], [3]):
-        planner.add(row.request())
+    planner = planner_of(rows_of([1], [2], [3]), policy=Streamed())
     plan = planner.lazy_plan(CACHE, NOW)
     assert plan.at(0) == "r0"
     planner.cached_len("r1")

@@ -53,15 +53,19 @@ def ids(requests: Sequence[Request]) -> list[str]:
     return [request.request_id for request in requests]
 
 
-@given(
-    events=st.lists(
-        st.tuples(
-            st.sampled_from(["add", "add", "add", "stay", "pop", "pop", "prepend", "plan"]), st.randoms()
-        ),
-        max_size=40,
-    )
-)
-def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> None:
+def plays(*kinds: str) -> st.SearchStrategy[list[tuple[str, Any]]]:
+    """Events of these kinds, each with its own chance."""
+    return st.lists(st.tuples(st.sampled_from(kinds), st.randoms()), max_size=40)
+
+
+def shuffled(requests: Sequence[Request], random: Any) -> list[str]:
+    names = ids(requests)
+    random.shuffle(names)
+    return names
+
+
+@given(plays("add", "add", "add", "stay", "pop", "pop", "prepend", "plan"))
+def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, Any]]) -> None:
     """As long as what leaves is what is up: vLLM's own way to take a request out."""
     queue, twin = PlannedQueue(), Listed()
     for at, (event, random) in enumerate(events):
@@ -78,8 +82,7 @@ def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> N
             queue.prepend_request(request)
             twin.head.insert(0, request)
         elif event == "plan":
-            twin.plan = ids(twin.taking_part)
-            random.shuffle(twin.plan)  # type: ignore[attr-defined]
+            twin.plan = shuffled(twin.taking_part, random)
             queue.follow(LazyPlan.of(Plan(twin.plan)))
         elif len(queue) > 0:
             expected = twin.order()[0]
@@ -104,16 +107,8 @@ def pass_over(queue: PlannedQueue, admit: int = 0) -> list[Request]:
     return scanned
 
 
-@given(
-    events=st.lists(
-        st.tuples(
-            st.sampled_from(["add", "add", "hold", "hold", "stay", "pop", "plan", "scan", "free", "abort"]),
-            st.randoms(),
-        ),
-        max_size=40,
-    )
-)
-def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str, object]]) -> None:
+@given(plays("add", "add", "hold", "hold", "stay", "pop", "plan", "scan", "free", "abort"))
+def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str, Any]]) -> None:
     """The list has not heard of those that cannot run; once they can, it has them where they entered."""
     queue, twin = PlannedQueue(), Listed()
     held: list[Request] = []
@@ -133,8 +128,7 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
             queue.keep_place(request)
             twin.slots.append(request)
         elif event == "plan":
-            twin.plan = ids(twin.taking_part)
-            random.shuffle(twin.plan)  # type: ignore[attr-defined]
+            twin.plan = shuffled(twin.taking_part, random)
             queue.follow(LazyPlan.of(Plan(twin.plan)))
         elif event == "pop" and twin.order():
             expected = twin.order()[0]
@@ -146,7 +140,7 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
                 assert list(queue) == held, "looking changes nothing"
             assert pass_over(queue) == held
         elif event in ("free", "abort") and held:
-            request = held.pop(random.randrange(len(held)))  # type: ignore[attr-defined]
+            request = held.pop(random.randrange(len(held)))
             if event == "abort":
                 queue.remove_requests([request])
                 continue
@@ -214,28 +208,21 @@ def test_switched_off_it_is_in_the_order_of_entry() -> None:
     assert ids(queue.in_stock_order()) == ["r0", "r1", "r2", "r3"]
 
 
-@given(
-    events=st.lists(
-        st.tuples(
-            st.sampled_from(
-                ["add", "add", "add", "keep", "hold", "free", "pop", "pop", "abort", "plan", "off"]
-            ),
-            st.integers(0, 2),
-            st.randoms(),
-        ),
-        max_size=40,
-    )
-)
-def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, int, Any]]) -> None:
+def by_priority(request: Request) -> tuple[int, float, str]:
+    return request.priority, request.arrival_time, request.request_id
+
+
+@given(plays("add", "add", "add", "keep", "hold", "free", "pop", "pop", "abort", "plan", "off"))
+def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, Any]]) -> None:
     queue, plan = RankedQueue(), list[str]()
-    for at, (event, priority, random) in enumerate(events):
+    for at, (event, random) in enumerate(events):
         before = list(queue)
-        request = random.choice(before) if before and event != "add" else Request(f"r{at}", priority, at % 7)
+        new = Request(f"r{at}", random.randrange(3), at % 7)
+        request = random.choice(before) if before and event != "add" else new
         if event == "add":
             queue.add_request(request)
         elif event == "plan":
-            plan = ids([request for request in before if request.request_id in queue._body])
-            random.shuffle(plan)
+            plan = shuffled([request for request in before if request.request_id in queue._body], random)
             plan.sort(key=lambda name: queue.members[name].priority)
             queue.follow(LazyPlan.of(Plan(plan)))
         elif event == "off":
@@ -256,10 +243,8 @@ def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, 
         known = [name for name in ids(in_plans) if name in plan]
         assert known == [name for name in plan if name in queue._body]
         rest = [request for request in in_plans if request.request_id not in plan]
-        assert rest == sorted(rest, key=lambda it: (it.priority, it.arrival_time, it.request_id))
-        assert queue.in_stock_order() == sorted(
-            now, key=lambda it: (it.priority, it.arrival_time, it.request_id)
-        )
+        assert rest == sorted(rest, key=by_priority)
+        assert queue.in_stock_order() == sorted(now, key=by_priority)
 
 
 def test_by_priority_one_outside_plans_waits_for_as_many_as_stood_before_it() -> None:
@@ -430,13 +415,6 @@ def test_an_empty_queue_says_so() -> None:
             call()
     with pytest.raises(ValueError, match="not in"):
         PlannedQueue().remove_request(Request("a"))
-
-
-def test_a_thousand_leave_from_the_front() -> None:
-    """In the order of entry, without looking at those that have left again."""
-    requests = [Request(f"r{i}") for i in range(1000)]
-    queue = PlannedQueue(requests)
-    assert [queue.pop_request() for _ in requests] == requests
 
 
 def test_what_vllm_has_looked_at_is_what_it_takes_out() -> None:
