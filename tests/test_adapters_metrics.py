@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.attached import EmptyCache, ToyEngine, toy_attachment
+from support.waiting import Clock
 
 from peek import PendingRequest, Planner
 from peek.adapters import export
@@ -82,13 +83,6 @@ def test_the_queue_is_current_though_nothing_is_planned(shown: Any) -> None:
     clock.now += EVERY_S
     attachment.count()
     assert shown()["peek_waiting_requests"] == 1
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def slowly(attachment: Any) -> Clock:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.loops import in_a_loop
+from support.waiting import Clock
 
 from peek.adapters.epp.picker import (
     ASIDE_S,
@@ -37,13 +38,6 @@ from peek.errors import InvalidConfig, NoReplica
 
 ABC = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
 LONG = "You are a helpful assistant who answers in one short sentence. " * 40
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def picker(endpoints: list[str] = ABC, **options: Any) -> tuple[Picker, Clock]:

@@ -90,19 +90,6 @@ def test_planners_of_one_engine_share_what_is_under_way() -> None:
     assert other.request("sibling").coming_len == 0
 
 
-def test_a_prefill_that_ended_early_is_forgotten_with_a_held_request() -> None:
-    planner, cache, prefix = Planner(in_flight_gate=True), RadixCache(1), list(range(1, 51))
-    planner.add(PendingRequest("again", [*prefix, 60], 0.0))
-    planner.prefilled("again")
-    planner.hold("again")
-    planner.remove("again")
-    planner.add(PendingRequest("again", [*prefix, 60], 1.0))
-    planner.add(PendingRequest("sibling", [*prefix, 61], 1.0))
-    planner.remove("again")
-    planner.plan(cache, NOW)
-    assert planner.request("sibling").coming_len == len(prefix), "a prefill of the second admission's own"
-
-
 def test_time_ends_it() -> None:
     planner, policy, cache = standing(lasts_s=2.0)
     first = planner.plan(cache, NOW)
