@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from copy import copy
 from threading import Thread
 from typing import Any
@@ -247,6 +248,20 @@ def test_lanes_that_cannot_be_charged_lose_nobody(strict: bool) -> None:
         planner.remove("r0")
     assert (planner.stats.admitted, planner.stats.policy_faults) == (1, 1)
     assert planner.plan(CACHE, NOW) == ["r1"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_one_that_is_held_is_not_lost_where_the_policy_fails(strict: bool) -> None:
+    class Deaf(FirstCome):
+        def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
+            raise ValueError(how)
+
+    planner = planner_of(rows_of([1], [2]), policy=Deaf(), strict=strict)
+    with pytest.raises(PolicyFault) if strict else nullcontext():
+        planner.hold("r0")
+    assert (planner.plan(CACHE, NOW), len(planner)) == (["r1"], 2)
+    planner.resume("r0", [1])
+    assert planner.plan(CACHE, NOW) == ["r0", "r1"]
 
 
 @pytest.mark.parametrize("policy", [FirstCome, object(), "peek", lambda queue, cycle: queue])

@@ -188,8 +188,8 @@ class Planner:
         """
         request = self.tree.remove(request_id)
         request.cached_len = request.coming_len = 0
-        self._calls.left(request, HELD, 0)
         self.held[request_id] = request
+        self._calls.left(request, HELD, 0)
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
         """Put a held request that can run again back where it stood when it arrived.
