@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
 from peek.request import PendingRequest
@@ -327,10 +328,11 @@ def _factory(policy: AdmissionPolicy | Factory) -> Factory:
 
 def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
     """A deep copy; the compiled base class does not copy attributes that a subclass adds."""
-    clone = copy.deepcopy(policy)
+    copies: dict[int, Any] = {}  # of both: what two attributes share they share in the copy
+    clone = copy.deepcopy(policy, copies)
     for name, value in getattr(policy, "__dict__", {}).items():
         if name not in vars(clone):
-            vars(clone)[name] = copy.deepcopy(value)
+            vars(clone)[name] = copy.deepcopy(value, copies)
     return clone
 
 
