@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +205,8 @@ def test_the_same_series_after_a_restart(shown: Any) -> None:
     assert found["peek_active"] == 1
 
 
-def test_one_exporter_of_each_tensor_parallel_group(
-    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = EngineInfo("toy")
-    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: replace(made, speaks=False))
-    that_was_busy()
+def test_one_exporter_of_each_tensor_parallel_group(shown: Any, tmp_path: Path) -> None:
+    that_was_busy(info=EngineInfo("toy", speaks=False))
     assert not (tmp_path / "series").exists()
 
 
@@ -325,12 +320,9 @@ def test_a_full_disk_ends_the_metrics_and_not_the_scheduler(tmp_path: Path) -> N
     assert "No space left on device" in ran.stderr
 
 
-def test_labels_that_do_not_fit_end_the_metrics_only(
-    shown: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_labels_that_do_not_fit_end_the_metrics_only(shown: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A file that grew would be as dangerous as one on a full disk."""
-    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: EngineInfo("toy", model="m" * 20_000))
-    _, attachment = that_was_busy()
+    _, attachment = that_was_busy(info=EngineInfo("toy", model="m" * 20_000))
     assert attachment.active
     assert "the labels of peek_" in caplog.text
 
