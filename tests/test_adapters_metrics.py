@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.attached import EmptyCache, ToyEngine, toy_attachment
+from support.attached import EmptyCache, ToyEngine, toy, toy_attachment
 from support.waiting import Clock
 
 from peek import PendingRequest, Planner
@@ -50,8 +50,7 @@ def busy(engine: ToyEngine, attachment: Any, requests: int = 8) -> None:
 
 def that_was_busy(**options: Any) -> tuple[ToyEngine, Any]:
     """An engine that has served eight requests, and what is attached to it."""
-    engine = ToyEngine()
-    attachment = toy_attachment(engine, **options)
+    engine, attachment = toy(**options)
     busy(engine, attachment)
     return engine, attachment
 
@@ -73,8 +72,7 @@ def test_what_is_shown_is_what_happened(shown: Any) -> None:
 
 
 def test_the_queue_is_current_though_nothing_is_planned(shown: Any) -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     clock = slowly(attachment)
     busy(engine, attachment, 4)
     engine.arrive("late", [1, 2, 3])
@@ -92,8 +90,7 @@ def slowly(attachment: Any) -> Clock:
 
 
 def test_while_requests_wait_the_series_are_written_four_times_a_second(shown: Any) -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     clock = slowly(attachment)
     for i in range(20):
         engine.arrive(f"r{i}", [7, 7, i])
@@ -114,8 +111,7 @@ def test_however_it_comes_to_rest_the_last_state_is_shown(
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(export.ENGINES_FOLDER, raising=False)
         patch.setenv(export.OUR_FOLDER, str(path))
-        engine = ToyEngine()
-        attachment = toy_attachment(engine)
+        engine, attachment = toy()
     slowly(attachment)
     for step, number in enumerate(arrivals):
         for i in range(number):
@@ -256,7 +252,7 @@ subprocess.run([sys.executable, "-c", *sys.argv[1:]], check=True)
 """
 
 WORK = """
-from support.attached import ToyEngine, toy_attachment
+from support.attached import ToyEngine, toy, toy_attachment
 engine = ToyEngine()
 attachment = toy_attachment(engine)
 engine.arrive("a", [1, 2]); engine.arrive("b", [1, 2])
