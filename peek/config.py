@@ -197,7 +197,7 @@ class PeekConfig:
         changed = {name: value for name, value in self.as_dict().items() if base[name] != value}
         if not changed:
             return label
-        return f"{label}:{','.join(f'{name}={text_of(value)}' for name, value in changed.items())}"
+        return f"{label}:{','.join(f'{name}={_inside_label(value)}' for name, value in changed.items())}"
 
     # -- building the parts ------------------------------------------------------------------------
 
@@ -295,6 +295,15 @@ def text_of(value: object) -> str:
             return text
     return str(value)
 
+
+def _inside_label(value: object) -> str:
+    """`text_of` without `,` and `:`, which end an option and a label: JSON has another spelling of them."""
+    if isinstance(value, str) and value.translate(_SEPARATORS) != value:
+        return json.dumps(value).translate(_SEPARATORS)
+    return text_of(value)
+
+
+_SEPARATORS: Final = str.maketrans({",": r"\u002c", ":": r"\u003a"})
 
 _PUBLISHED_LANES: Final = LaneOptions("cycle", 0.3, True)
 """The paper's lanes: cache lane 0.7 (alpha), dynamic."""

@@ -240,7 +240,12 @@ def _seconds(request_id: str, name: str, value: object) -> float:
     raise InvalidKey(f"{name} of {request_id!r} is {value!r}, not a finite number")
 
 
-def require_tokens(name: str, tokens: int) -> None:
-    """Raise `InvalidKey` unless `tokens` is within 0 .. 2**53."""
-    if not 0 <= tokens <= MAX_TOKENS:
-        raise InvalidKey(f"{name} is {tokens}; need 0 .. 2**53")
+def require_tokens(name: str, tokens: object) -> int:
+    """Return a number of tokens as an int; `InvalidKey` unless it is a whole number within 0 .. 2**53."""
+    try:
+        number: int = operator.index(tokens)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= MAX_TOKENS:
+        raise InvalidKey(f"{name} is {tokens!r}; need 0 .. 2**53, a whole number")
+    return number

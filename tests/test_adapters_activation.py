@@ -128,11 +128,6 @@ def test_every_option_is_in_force_or_refused(option: str, label: str) -> None:
         assert all(name in str(caught.value) for name in force)
 
 
-def test_an_option_of_another_policy_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="'mean_bias' is not one of policy 'fcfs'"):
-        Settings.from_dict({"policy": "fcfs+lru", "mean_bias": 1})
-
-
 @pytest.mark.parametrize(
     "environ",
     [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.attached import EmptyCache, ToyEngine, toy_attachment
+from support.attached import EmptyCache, ToyEngine, toy, toy_attachment
+from support.waiting import Clock
 
 from peek import PendingRequest, Planner
 from peek.adapters import export
@@ -48,10 +48,15 @@ def busy(engine: ToyEngine, attachment: Any, requests: int = 8) -> None:
         engine.step(attachment)
 
 
-def test_what_is_shown_is_what_happened(shown: Any) -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+def that_was_busy(**options: Any) -> tuple[ToyEngine, Any]:
+    """An engine that has served eight requests, and what is attached to it."""
+    engine, attachment = toy(**options)
     busy(engine, attachment)
+    return engine, attachment
+
+
+def test_what_is_shown_is_what_happened(shown: Any) -> None:
+    _, attachment = that_was_busy()
     found = shown()
     adapter = attachment.adapter
     assert adapter is not None
@@ -67,8 +72,7 @@ def test_what_is_shown_is_what_happened(shown: Any) -> None:
 
 
 def test_the_queue_is_current_though_nothing_is_planned(shown: Any) -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     clock = slowly(attachment)
     busy(engine, attachment, 4)
     engine.arrive("late", [1, 2, 3])
@@ -76,13 +80,6 @@ def test_the_queue_is_current_though_nothing_is_planned(shown: Any) -> None:
     clock.now += EVERY_S
     attachment.count()
     assert shown()["peek_waiting_requests"] == 1
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def slowly(attachment: Any) -> Clock:
@@ -93,8 +90,7 @@ def slowly(attachment: Any) -> Clock:
 
 
 def test_while_requests_wait_the_series_are_written_four_times_a_second(shown: Any) -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     clock = slowly(attachment)
     for i in range(20):
         engine.arrive(f"r{i}", [7, 7, i])
@@ -115,8 +111,7 @@ def test_however_it_comes_to_rest_the_last_state_is_shown(
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(export.ENGINES_FOLDER, raising=False)
         patch.setenv(export.OUR_FOLDER, str(path))
-        engine = ToyEngine()
-        attachment = toy_attachment(engine)
+        engine, attachment = toy()
     slowly(attachment)
     for step, number in enumerate(arrivals):
         for i in range(number):
@@ -135,8 +130,7 @@ def test_however_it_comes_to_rest_the_last_state_is_shown(
 
 
 def test_every_metric_of_the_table_is_shown(shown: Any) -> None:
-    engine = ToyEngine()
-    busy(engine, toy_attachment(engine))
+    that_was_busy()
     names = {name.split()[0] for name in shown()}
     for metric in METRICS:
         endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
@@ -149,23 +143,16 @@ def test_every_metric_of_the_table_is_shown(shown: Any) -> None:
 def test_series_carry_engine_model_and_rank(shown: Any, tmp_path: Path) -> None:
     toy_attachment(ToyEngine())
     samples = [s for m in export.FolderCollector(tmp_path / "series").collect() for s in m.samples]
+    labels = {"engine": "toy", "model_name": "m", "dp_rank": "0", "tp_rank": "0"}
     assert samples
-    for sample in samples:
-        assert {name: sample.labels[name] for name in LABELS} == {
-            "engine": "toy",
-            "model_name": "m",
-            "dp_rank": "0",
-            "tp_rank": "0",
-        }
+    assert all(sample.labels | labels == sample.labels for sample in samples)
 
 
 def test_an_error_shows_and_counters_do_not_fall_with_a_new_adapter(
     shown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shields, "FIRST_WAIT", 5)
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    engine, attachment = that_was_busy()
     before = shown()
     engine.fails_in = {"plan"}
     engine.step(attachment)
@@ -188,9 +175,8 @@ def test_an_error_shows_and_counters_do_not_fall_with_a_new_adapter(
 
 
 def test_switched_off_after_an_error_it_is_off(shown: Any, tmp_path: Path) -> None:
-    engine, control = ToyEngine(), tmp_path / "control"
-    attachment = toy_attachment(engine, control_file=str(control), control_every=1)
-    busy(engine, attachment)
+    control = tmp_path / "control"
+    engine, attachment = that_was_busy(control_file=str(control), control_every=1)
     engine.fails_in = {"plan"}
     for word in ("on", "on", "off"):
         control.write_text(word)
@@ -209,20 +195,14 @@ def test_who_stands_aside_says_why(shown: Any) -> None:
 
 def test_the_same_series_after_a_restart(shown: Any) -> None:
     for _ in range(2):
-        engine = ToyEngine()
-        busy(engine, toy_attachment(engine))
+        that_was_busy()
     found = shown()
     assert found["peek_admitted_requests_total"] == 16
     assert found["peek_active"] == 1
 
 
-def test_one_exporter_of_each_tensor_parallel_group(
-    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = EngineInfo("toy")
-    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: replace(made, speaks=False))
-    engine = ToyEngine()
-    busy(engine, toy_attachment(engine))
+def test_one_exporter_of_each_tensor_parallel_group(shown: Any, tmp_path: Path) -> None:
+    that_was_busy(info=EngineInfo("toy", speaks=False))
     assert not (tmp_path / "series").exists()
 
 
@@ -232,9 +212,7 @@ def test_not_configured_or_nobody_to_read_writes_nothing(
     toy_attachment(ToyEngine(), policy="fcfs+lru")
     assert not (tmp_path / "series").exists()
     monkeypatch.delenv(export.OUR_FOLDER)
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    _, attachment = that_was_busy()
     assert snapshot(attachment.adapter)["peek_cycles"] == 8  # type: ignore[arg-type]
 
 
@@ -243,9 +221,7 @@ def test_metrics_that_fail_do_not_stop_the_planning(
     where: str, shown: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(where, lambda *_: 1 / 0)
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    _, attachment = that_was_busy()
     assert attachment.active
     assert attachment.adapter.reordered > 0  # type: ignore[union-attr]
     assert [r.getMessage() for r in caplog.records].count("peek: metrics are no longer passed on") == 1
@@ -276,7 +252,7 @@ subprocess.run([sys.executable, "-c", *sys.argv[1:]], check=True)
 """
 
 WORK = """
-from support.attached import ToyEngine, toy_attachment
+from support.attached import ToyEngine, toy, toy_attachment
 engine = ToyEngine()
 attachment = toy_attachment(engine)
 engine.arrive("a", [1, 2]); engine.arrive("b", [1, 2])
@@ -340,14 +316,9 @@ def test_a_full_disk_ends_the_metrics_and_not_the_scheduler(tmp_path: Path) -> N
     assert "No space left on device" in ran.stderr
 
 
-def test_labels_that_do_not_fit_end_the_metrics_only(
-    shown: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_labels_that_do_not_fit_end_the_metrics_only(shown: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A file that grew would be as dangerous as one on a full disk."""
-    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: EngineInfo("toy", model="m" * 20_000))
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
-    busy(engine, attachment)
+    _, attachment = that_was_busy(info=EngineInfo("toy", model="m" * 20_000))
     assert attachment.active
     assert "the labels of peek_" in caplog.text
 

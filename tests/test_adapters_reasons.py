@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.attached import EmptyCache, ToyEngine, toy_attachment
+from support.attached import EmptyCache, ToyEngine, toy
 
 from peek import InvalidConfig, PendingRequest, Plan, Planner
 from peek.adapters.activation import Settings
@@ -22,8 +22,7 @@ SECRET = 424242
 
 
 def waiting_engine(**options: Any) -> tuple[ToyEngine, Any]:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine, **options)
+    engine, attachment = toy(**options)
     engine.arrive("alone", [SECRET, 1, 2])
     for i in range(3):
         engine.arrive(f"sibling{i}", [SECRET + 1, 7, 7, i])

@@ -7,7 +7,7 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.attached import ToyEngine, toy_attachment
+from support.attached import ToyEngine, toy, toy_attachment
 
 from peek import EngineMismatch
 from peek.adapters import lifecycle as shields
@@ -48,8 +48,7 @@ def test_what_cannot_be_translated_is_kept_apart_or_told_where_tests_want_it() -
 
 
 def test_after_an_error_the_adapter_is_made_anew_with_nothing_left_of_the_old() -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     fill(engine)
     engine.fails_in = {"plan"}
     first = attachment.adapter
@@ -67,8 +66,7 @@ def test_after_an_error_the_adapter_is_made_anew_with_nothing_left_of_the_old() 
 
 
 def test_the_wait_doubles_up_to_a_cap_and_halves_while_it_works(caplog: pytest.LogCaptureFixture) -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     engine.fails_in = {"plan"}
     with caplog.at_level(logging.INFO, "peek"):
         waits = [steps_until_made(engine, attachment, made) for made in range(2, 7)]
@@ -126,16 +124,14 @@ def test_a_mismatch_is_a_reason_and_an_error_in_strict_mode(monkeypatch: pytest.
 
 
 def test_strict_raises() -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine, strict=True)
+    engine, attachment = toy(strict=True)
     engine.fails_in = {"plan"}
     with pytest.raises(RuntimeError, match="injected into plan"):
         engine.step(attachment)
 
 
 def test_an_error_while_it_detaches_does_not_end_the_attempts() -> None:
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     engine.fails_in = {"plan", "detach"}
     engine.step(attachment)
     engine.step(attachment)
@@ -146,8 +142,7 @@ def test_an_error_while_it_detaches_does_not_end_the_attempts() -> None:
 @pytest.mark.parametrize("period", [1, 10, 11, 25, 39, 41, 100])
 def test_an_error_that_comes_back_for_ever_comes_ever_less_often(period: int) -> None:
     """Attempts that recover and then fail: each error is a traceback in the log."""
-    engine = ToyEngine()
-    attachment = toy_attachment(engine)
+    engine, attachment = toy()
     calls, worked = 4000, 0
     for _ in range(calls):
         worked = worked + 1 if attachment.adapter is not None else 0

@@ -111,28 +111,20 @@ def test_what_stands_aside_cannot_be_switched_on(tmp_path: Path) -> None:
     assert told.attachment.state == "prefix caching is off"
 
 
-def test_several_ranks_do_not_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: EngineInfo("toy", ranks=2))
+def test_several_ranks_do_not_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "control").write_text("off")
-    assert Told(tmp_path / "control").attachment.active
+    assert Told(tmp_path / "control", info=EngineInfo("toy", ranks=2)).attachment.active
     assert "2 ranks might not see it at once" in caplog.text
 
 
 class Ranks:
     """Two attachments that must be in one mode, of which the first has its word."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.word = ""
-        monkeypatch.setattr(
-            "support.attached.EngineInfo", lambda *_: EngineInfo("toy", ranks=2, agree=self.lead)
-        )
-        self.first = Told(folder / "first", **options)
-        monkeypatch.setattr(
-            "support.attached.EngineInfo", lambda *_: EngineInfo("toy", ranks=2, agree=self.follow)
-        )
-        self.second = Told(folder / "second", **options)
+        leads, follows = (EngineInfo("toy", ranks=2, agree=agree) for agree in (self.lead, self.follow))
+        self.first = Told(folder / "first", info=leads, **options)
+        self.second = Told(folder / "second", info=follows, **options)
 
     def lead(self, word: str) -> str:
         self.word = word
@@ -152,10 +144,8 @@ class Ranks:
         return modes
 
 
-def test_ranks_that_can_agree_follow_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ranks = Ranks(tmp_path, monkeypatch, control_every=3)
+def test_ranks_that_can_agree_follow_the_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ranks = Ranks(tmp_path, control_every=3)
     assert ranks.modes(4) == ["on"] * 4
     ranks.first.say("off")  # the second's host has no such file
     assert ranks.modes(6) == ["on"] * 1 + ["off"] * 5
@@ -172,7 +162,7 @@ def test_ranks_that_can_agree_follow_the_first(
 def test_ranks_that_no_longer_agree_stay_in_their_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranks = Ranks(tmp_path, monkeypatch)
+    ranks = Ranks(tmp_path)
     monkeypatch.setattr(ranks.first.attachment._switch, "_agree", lambda word: 1 / 0)
     ranks.first.say("off")
     assert not ranks.first.serve()

@@ -46,14 +46,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(HOME), "PYTHONIOENCODING": "utf-8", **more}
 
 
-def run(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+Done = subprocess.CompletedProcess[str]
+
+
+def run(*arguments: object, cwd: Path, stdout: Any = subprocess.PIPE, **more: str) -> Done:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL,
-        capture_output=True, encoding="utf-8", timeout=PATIENCE_S
+        stdout=stdout, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S, check=False
     )  # fmt: skip
 
 
-def runs_of(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+def runs_of(result: Done) -> list[dict[str, Any]]:
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     whole = json.loads(result.stdout)
@@ -174,47 +177,42 @@ def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
     assert "times better than lmetric, fcfs+lru" in footnote
 
 
-def test_a_cell_comes_faster_to_a_fleet(monkeypatch: Patch) -> None:
-    spans: list[float] = []
+@pytest.fixture
+def asked(monkeypatch: Patch) -> list[tuple[Workload, str]]:
+    """The workload and policy of each run that `peek simulate` begins; none is run."""
+    noted: list[tuple[Workload, str]] = []
 
-    def note(workload: Workload, *_: object, **__: object) -> dict[str, Any]:
-        spans.append(workload.requests[-1].arrival_s)
+    def note(workload: Workload, label: str, *_: object, **__: object) -> dict[str, Any]:
+        noted.append((workload, label))
         return {}
 
     monkeypatch.setattr("peek.cli.simulate.simulate", note)
     monkeypatch.setattr("peek.cli.simulate.simulate_fleet", note)
+    return noted
+
+
+def test_a_cell_comes_faster_to_a_fleet(asked: list[tuple[Workload, str]]) -> None:
     assert main(["simulate", "--json", "--policy", "peek"]) == 0
     assert main(["simulate", "--json", "--policy", "peek", "--replicas", "4", "--router", "peek"]) == 0
-    assert spans[1] == pytest.approx(spans[0] / 4)
+    alone, shared = (workload.requests[-1].arrival_s for workload, _ in asked)
+    assert shared == pytest.approx(alone / 4)
 
 
-class Recorder:
-    """Stands in for `simulate`: notes what it is asked to run."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, str, int]] = []
-
-    def __call__(self, workload: Workload, label: str, *_: object) -> dict[str, Any]:
-        self.asked.append((workload.seed, label, len(workload.requests)))
-        return {}
-
-
-def test_every_seed_meets_every_policy(monkeypatch: Patch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
+def test_every_seed_meets_every_policy(asked: list[tuple[Workload, str]]) -> None:
     words = ["--seed", "1", "--seed", "2", "--policy", "fcfs+lru", "--policy", "spf+lru"]
     assert main(["simulate", "--json", *words]) == 0
-    assert recorder.asked == [
-        (1, "fcfs+lru", 1000), (1, "spf+lru", 1000), (2, "fcfs+lru", 1000), (2, "spf+lru", 1000)
+    assert [(workload.seed, label) for workload, label in asked] == [
+        (1, "fcfs+lru"), (1, "spf+lru"), (2, "fcfs+lru"), (2, "spf+lru")
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("cache", "requests"), [("radix", 1000), ("blocks", 500)])
-def test_engine_kind_picks_its_column_of_the_cell(cache: str, requests: int, monkeypatch: Patch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
+def test_engine_kind_picks_its_column_of_the_cell(
+    cache: str, requests: int, asked: list[tuple[Workload, str]]
+) -> None:
     assert main(["simulate", "--json", "--workload", "w2b", "--policy", "peek", "--cache", cache]) == 0
-    assert recorder.asked == [(42, "peek", requests)]
+    ((workload, label),) = asked
+    assert (workload.seed, label, len(workload.requests)) == (42, "peek", requests)
 
 
 @pytest.mark.parametrize(
@@ -360,12 +358,9 @@ def test_the_others_are_compared_with_the_first(trace: Path, capsys: Capsys) -> 
     assert [word for word in rows["hrrn+lru"] if word[0] == "x"] == [times_better(it) for it in ratios]
     assert [word for word in rows["fcfs+lru"] if word[0] == "x"] == ["x1.0", "x1.0"]
     assert min(ratios) > 2
-
-
-def test_one_policy_is_compared_with_nothing(trace: Path, capsys: Capsys) -> None:
-    assert main(["simulate", "--trace", str(trace), "--policy", "peek"]) == 0
+    assert main(["simulate", *words[:-2]]) == 0
     shown = capsys.readouterr().out
-    assert "x1.0" not in shown
+    assert "x1.0" not in shown, "one policy is compared with nothing"
     assert "times better" not in shown
 
 
@@ -455,35 +450,30 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path, trace: Pat
     (hidden / "matplotlib.py").write_text("raise ImportError('hidden')\n")
     path = f"{hidden}{os.pathsep}{HOME}"
     result = run("simulate", "--trace", trace, "--plot", "out.png", cwd=tmp_path, PYTHONPATH=path)
-    assert_one_line_error(result.returncode, result.stdout, result.stderr, 1, "pip install 'peek-kv[plot]'")
+    assert_one_line_error(result, 1, "pip install 'peek-kv[plot]'")
     assert not (tmp_path / "out.png").exists()
 
 
 # -- errors -----------------------------------------------------------------------------------------------
 
 
-def assert_one_line_error(code: int, out: str, err: str, wanted: int, *named: str) -> None:
-    assert code == wanted, err
-    assert out == ""
-    assert err.startswith("peek: ")
-    assert err.endswith("\n")
-    assert len(err.splitlines()) == 1, err
+def assert_one_line_error(result: Done, wanted: int, *named: str) -> None:
+    assert result.returncode == wanted, result.stderr
+    assert not result.stdout
+    assert re.fullmatch("peek: [^\n]*\n", result.stderr)
     for text in named:
-        assert text in err
+        assert text in result.stderr
 
 
 def assert_refused(capsys: Capsys, command: list[str], wanted: int, *named: str) -> None:
     """Of a command in this process."""
     code = main(command)
-    shown = capsys.readouterr()
-    assert_one_line_error(code, shown.out, shown.err, wanted, *named)
+    assert_one_line_error(Done(command, code, *capsys.readouterr()), wanted, *named)
 
 
 def test_exit_codes_of_the_process(tmp_path: Path) -> None:
-    usage = run("simulate", "--policy", "lru", cwd=tmp_path)
-    assert_one_line_error(usage.returncode, usage.stdout, usage.stderr, 2, "'lru'")
-    failure = run("simulate", "--trace", "missing.jsonl", cwd=tmp_path)
-    assert_one_line_error(failure.returncode, failure.stdout, failure.stderr, 1, "missing.jsonl")
+    assert_one_line_error(run("simulate", "--policy", "lru", cwd=tmp_path), 2, "'lru'")
+    assert_one_line_error(run("simulate", "--trace", "missing.jsonl", cwd=tmp_path), 1, "missing.jsonl")
 
 
 def planted_bug(*_: object) -> dict[str, Any]:
@@ -499,10 +489,7 @@ def test_our_own_bug_is_one_line_too(monkeypatch: Patch, trace: Path, capsys: Ca
 def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    result = subprocess.run(
-        [*COMMAND, "simulate", "--trace", str(trace), "--json"], cwd=tmp_path, env=environment(),
-        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S
-    )  # fmt: skip
+    result = run("simulate", "--trace", trace, "--json", cwd=tmp_path, stdout=writing)
     os.close(writing)
     assert (result.returncode, result.stderr) == (1, "")
 
@@ -510,11 +497,8 @@ def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_full_disk(tmp_path: Path, trace: Path) -> None:
     with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [*COMMAND, "simulate", "--trace", str(trace)], cwd=tmp_path, env=environment(), stdout=full,
-            stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S
-        )  # fmt: skip
-    assert_one_line_error(result.returncode, "", result.stderr, 1, "No space left")
+        result = run("simulate", "--trace", trace, cwd=tmp_path, stdout=full)
+    assert_one_line_error(result, 1, "No space left")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -552,6 +536,13 @@ def opened_for_reading(pipe: Path, process: subprocess.Popen[str]) -> int:
 
 
 # -- doctor and the rest ----------------------------------------------------------------------------------
+
+
+def diagnosed(capsys: Capsys, code: int = 0) -> dict[str, Any]:
+    """What `peek doctor` says as JSON, in this process."""
+    assert main(["doctor", "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
 
 
 def test_doctor(tmp_path: Path) -> None:
@@ -597,8 +588,7 @@ def test_doctor_tells_what_is_active(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert main(["doctor", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = diagnosed(capsys)
     assert (found["active"], found["error"], found["backend"]) == (active, None, peek.backend())
     assert found["packages"]["numpy"] == np.__version__
 
@@ -610,8 +600,7 @@ def test_doctor_finds_a_policy_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PEEK_POLICY", "policies_of_doctor:Mine")
-    assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["active"] == "policies_of_doctor:Mine"
+    assert diagnosed(capsys)["active"] == "policies_of_doctor:Mine"
 
 
 @pytest.mark.parametrize(
@@ -624,8 +613,7 @@ def test_doctor_tells_the_mode(mode: str, said: str, monkeypatch: Patch, capsys:
     assert said in shown
     assert ("peek_shadow_hit_tokens_total" in shown) == (mode == "shadow")
     assert ("\nmode " in shown) == (mode != "on")
-    assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["mode"] == mode
+    assert diagnosed(capsys)["mode"] == mode
 
 
 @pytest.mark.parametrize(
@@ -642,10 +630,9 @@ def test_doctor_finds_an_invalid_environment(
     monkeypatch.setenv(name, value)
     assert main(["doctor"]) == 1
     shown = capsys.readouterr()
-    assert_one_line_error(1, "", shown.err, 1, named)
+    assert_one_line_error(Done([], 1, "", shown.err), 1, named)
     assert peek.backend() in shown.out  # the rest is told all the same
-    assert main(["doctor", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = diagnosed(capsys, 1)
     assert named in found["error"]
     assert found["active"] is None
 
@@ -731,20 +718,7 @@ def test_a_bar_draws_from_no_thread_of_its_own_and_names_a_part_as_it_is_called(
     assert bar.columns[0].render(bar.tasks[0]).plain == "[red]my[/] trace"
 
 
-def test_the_panels_stand_two_by_two_with_names_at_the_left(
-    tmp_path: Path, trace: Path, monkeypatch: Patch, capsys: Capsys
-) -> None:
-    figure = pytest.importorskip("matplotlib.figure").Figure
-    seen: list[Any] = []
-    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: seen.append(self))
-    simulated(capsys, "--trace", trace, "--plot", tmp_path / "out.svg")
-    places = [axes.get_subplotspec().get_geometry() for axes in seen[0].axes]
-    assert places == [(2, 2, place, place) for place in range(4)]
-    named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in seen[0].axes]
-    assert named == [True, False, True, False]
-
-
-def test_bars_of_several_routers_differ_in_name_and_only_that_of_peek_is_red(
+def test_panels_stand_two_by_two_and_of_several_routers_only_the_bar_of_peek_is_red(
     tmp_path: Path, trace: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure
@@ -753,6 +727,10 @@ def test_bars_of_several_routers_differ_in_name_and_only_that_of_peek_is_red(
     monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: seen.append(self))
     words = ["--router", "round-robin", "--router", "peek", "--policy", "fcfs+lru", "--policy", "peek"]
     simulated(capsys, "--trace", trace, "--replicas", 2, *words, "--plot", tmp_path / "out.svg")
+    places = [axes.get_subplotspec().get_geometry() for axes in seen[0].axes]
+    assert places == [(2, 2, place, place) for place in range(4)]
+    named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in seen[0].axes]
+    assert named == [True, False, True, False], "names at the left"
     axes = seen[0].axes[0]
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["round-robin, fcfs+lru", "peek, fcfs+lru", "round-robin, peek", "peek, peek"]

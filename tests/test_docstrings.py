@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.programs import loaded
 
 import peek
 from peek.trie import keys
@@ -103,11 +103,7 @@ def test_quotes_and_other_letters_survive() -> None:
 
 
 def test_a_docstring_without_a_place_ends_the_build(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("peek_setup", Path(__file__).parent.parent / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    setup = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(setup)
+    setup = loaded(Path(__file__).parent.parent / "setup.py")
     translated = tmp_path / "translated.c"
     translated.write_text("int main(void) { return 0; }\n")
     with pytest.raises(SystemExit, match=r"mypyc left no place for the docstring of peek\."):

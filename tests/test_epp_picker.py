@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.loops import in_a_loop
+from support.waiting import Clock
 
 from peek.adapters.epp.picker import (
     ASIDE_S,
@@ -37,13 +38,6 @@ from peek.errors import InvalidConfig, NoReplica
 
 ABC = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
 LONG = "You are a helpful assistant who answers in one short sentence. " * 40
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def picker(endpoints: list[str] = ABC, **options: Any) -> tuple[Picker, Clock]:
@@ -136,15 +130,6 @@ async def test_only_candidates_are_picked_and_others_are_used_again() -> None:
             await made.pick(body(LONG), subset=nobody)
     others = {(await made.pick(body(f"{n} {LONG}"))).endpoint for n in range(4)}
     assert others >= {ABC[0], ABC[2]}
-
-
-@in_a_loop
-async def test_without_endpoints_there_is_none_to_pick() -> None:
-    made, _ = picker([])
-    with pytest.raises(NoReplica, match="none of 0 endpoints may be picked"):
-        await made.pick(body(LONG))
-    made.set_endpoints(ABC[:1])
-    assert (await made.pick(body(LONG))).endpoint == ABC[0]
 
 
 Step = tuple[str, int, int]
@@ -274,6 +259,11 @@ def bug(*_: Any, **__: Any) -> None:
     raise AssertionError("a bug")
 
 
+async def until_set(event: Event) -> None:
+    while not event.is_set():
+        await asyncio.sleep(0.001)
+
+
 def slow_planner(made: Picker) -> tuple[Event, Event]:
     """It decides once the first event is set; the second is when it is asked."""
     free, asked = Event(), Event()
@@ -391,19 +381,13 @@ async def test_a_client_that_leaves_while_the_planner_decides_leaves_nothing_beh
     made, _ = picker()
     free, asked = slow_planner(made)
     task = asyncio.create_task(made.pick(body(LONG)))
-    while not asked.is_set():
-        await asyncio.sleep(0.001)
+    await until_set(asked)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     free.set()
     assert sum((await loads(made)).values()) == 0
     assert made.endpoints == dict.fromkeys(ABC, 0)
-
-
-async def until_set(event: Event) -> None:
-    while not event.is_set():
-        await asyncio.sleep(0.001)
 
 
 @in_a_loop

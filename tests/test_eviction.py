@@ -251,6 +251,7 @@ def test_demand_is_known_whether_or_not_the_order_asked_the_cache(label: str) ->
     planner.plan(cache, NOW)
     _, cursor = cache.advance(cache.root(""), memoryview(pack([1] * 100)).cast("i"), 0)
     assert planner.eviction_score(cache.node_id(cursor)) == 300.0
+    assert planner.stats.cache_calls > 0, "whoever asked"
 
 
 def test_the_maximum_may_lie_above() -> None:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.blocks import UNIT, chain
 
 from peek import DualWalk, PendingTree
 from peek.adapters.mirror import GroupMirror, OtherGroup
 
-UNIT = 16
 SUFFIXES = [bytes([0, 0, 0, group]) for group in range(3)]
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=7)
 EVENTS = st.lists(st.tuples(PROMPTS, st.integers(0, 2), st.sampled_from([True, True, False])), max_size=40)
-
-
-def chain(blocks: list[int]) -> list[bytes]:
-    """Hashes of a prompt's blocks, each over all before it."""
-    hashes: list[bytes] = []
-    for block in blocks:
-        hashes.append(hashlib.sha256((hashes[-1] if hashes else b"") + bytes([block])).digest())
-    return hashes
 
 
 class Pool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from copy import copy
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
-from support.queues import NOW, cache_of, rows_of
+from support.queues import NOW, cache_of, planner_of, rows_of
 
 from peek import (
     AdmissionPolicy,
@@ -103,9 +106,6 @@ FAULTS: dict[str, tuple[Order, str]] = {
     "returns nothing": (lambda queue, cycle: None, "a NoneType, not a list"),
     "returns a tuple": (lambda queue, cycle: tuple(queue), "a tuple, not a list"),
     "returns a generator": (generator, "a generator, not a list"),
-    "returns a dict": (lambda queue, cycle: dict.fromkeys(queue), "a dict, not a list"),
-    "returns a string": (lambda queue, cycle: "r0", "a str, not a list"),
-    "returns True": (lambda queue, cycle: True, "a bool, not a list"),
     "returns ids": (ids, "a str among the requests"),
     "returns None among them": (lambda queue, cycle: [*queue[1:], None], "a NoneType among"),
     "returns nobody": (lambda queue, cycle: [], "left out request 'r0'"),
@@ -121,16 +121,12 @@ FAULTS: dict[str, tuple[Order, str]] = {
     "renames one": (renamed, "raised AttributeError"),
     "swaps names": (swapped_names, "raised AttributeError"),
     "raises ValueError": (raising(ValueError("no")), "raised ValueError: no"),
-    "raises KeyError": (raising(KeyError("x")), "raised KeyError: 'x'"),
     "raises StopIteration": (raising(StopIteration()), "raised StopIteration"),
-    "raises RecursionError": (raising(RecursionError("deep")), "raised RecursionError: deep"),
     "raises MemoryError": (raising(MemoryError()), "raised MemoryError"),
-    "raises AssertionError": (raising(AssertionError()), "raised AssertionError"),
     "raises our own": (raising(UnknownRequest("r9")), "raised UnknownRequest: r9"),
     "takes one out of the tree": (taken_out, "raised PlannerBusy"),
     "puts one into the tree": (put_in, "raised PlannerBusy"),
     "extends one in the tree": (extended, "raised PlannerBusy"),
-    "divides by zero": (lambda queue, cycle: queue[: 1 // 0], "raised ZeroDivisionError"),
 }
 
 
@@ -160,10 +156,8 @@ class HostileLanes(Lanes):
 def planner_with(order: Order, where: str, **options: Any) -> Planner:
     policy = Hostile(order) if where == "policy" else FirstCome()
     lanes = HostileLanes(order) if where == "lanes" else None
-    planner = Planner(policy=policy, lanes=lanes, **options)
-    for row in rows_of([1, 2, 3], [1, 2, 4], [1, 5], [6]):
-        planner.add(row.request())
-    return planner
+    rows = rows_of([1, 2, 3], [1, 2, 4], [1, 5], [6])
+    return planner_of(rows, policy=policy, lanes=lanes, **options)
 
 
 def arrivals(planner: Planner) -> list[tuple[str, str, float]]:
@@ -208,9 +202,7 @@ def test_strictly_a_fault_is_raised(case: str) -> None:
 
 def test_a_policy_that_comes_round_is_believed_again() -> None:
     policy = Hostile(lambda queue, cycle: queue[::-1])
-    planner = Planner(policy=policy)
-    for row in rows_of([1], [2], [3]):
-        planner.add(row.request())
+    planner = planner_of(rows_of([1], [2], [3]), policy=policy)
     assert planner.plan(CACHE, NOW) == ["r2", "r1", "r0"]
     policy.then = raising(ValueError("for once"))
     assert planner.plan(CACHE, NOW) == ["r0", "r1", "r2"]
@@ -247,9 +239,7 @@ def test_lanes_that_cannot_be_charged_lose_nobody(strict: bool) -> None:
         def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
             raise OverflowError("too dear")
 
-    planner = Planner(policy=FirstCome(), lanes=Unpaid(), strict=strict)
-    for row in rows_of([1], [2]):
-        planner.add(row.request())
+    planner = planner_of(rows_of([1], [2]), policy=FirstCome(), lanes=Unpaid(), strict=strict)
     planner.plan(CACHE, NOW)
     if strict:
         with pytest.raises(PolicyFault, match="Unpaid raised OverflowError: too dear"):
@@ -260,6 +250,20 @@ def test_lanes_that_cannot_be_charged_lose_nobody(strict: bool) -> None:
     assert planner.plan(CACHE, NOW) == ["r1"]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_one_that_is_held_is_not_lost_where_the_policy_fails(strict: bool) -> None:
+    class Deaf(FirstCome):
+        def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
+            raise ValueError(how)
+
+    planner = planner_of(rows_of([1], [2]), policy=Deaf(), strict=strict)
+    with pytest.raises(PolicyFault) if strict else nullcontext():
+        planner.hold("r0")
+    assert (planner.plan(CACHE, NOW), len(planner)) == (["r1"], 2)
+    planner.resume("r0", [1])
+    assert planner.plan(CACHE, NOW) == ["r0", "r1"]
+
+
 @pytest.mark.parametrize("policy", [FirstCome, object(), "peek", lambda queue, cycle: queue])
 def test_what_is_no_policy_is_refused(policy: Any) -> None:
     with pytest.raises((InvalidConfig, TypeError)):
@@ -267,13 +271,9 @@ def test_what_is_no_policy_is_refused(policy: Any) -> None:
 
 
 def test_a_policy_of_ones_own_has_no_lanes_unless_asked() -> None:
-    def last_first(queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        return queue[::-1]
-
     def fair_picks(**options: Any) -> int:
-        planner = Planner(policy=Hostile(last_first), **options)
-        for row in rows_of(*[[i] * 10 for i in range(10)]):
-            planner.add(row.request())
+        policy = Hostile(lambda queue, cycle: queue[::-1])
+        planner = planner_of(rows_of(*[[i] * 10 for i in range(10)]), policy=policy, **options)
         while len(planner):
             planner.remove(planner.plan(CACHE, NOW)[0])
         return planner.stats.fair_admitted
@@ -282,14 +282,15 @@ def test_a_policy_of_ones_own_has_no_lanes_unless_asked() -> None:
     assert fair_picks(lanes=LaneController(fair_share=0.5)) == 5
 
 
-@pytest.mark.parametrize("cost", [-1, 2**63, 2**53 + 1, 10**30])
-def test_an_impossible_cost_is_named_and_changes_nothing(cost: int) -> None:
+@pytest.mark.parametrize("cost", [-1, 2**63, 2**53 + 1, 10**30, 1.5, "1", np.int64(-1)])
+def test_an_impossible_cost_is_named_and_changes_nothing(cost: Any) -> None:
     planner = planner_with(lambda queue, cycle: queue, "policy")
     planner.plan(CACHE, NOW)
-    with pytest.raises(InvalidKey, match=f"uncached_tokens of 'r0' is {cost}; need 0"):
+    with pytest.raises(InvalidKey, match=re.escape(f"uncached_tokens of 'r0' is {cost!r}; need 0")):
         planner.remove("r0", uncached_tokens=cost)
     assert (len(planner), planner.stats.admitted) == (4, 0)
-    planner.remove("r0", uncached_tokens=2**53)
+    assert planner.remove("r0", uncached_tokens=2**53) == 2**53
+    assert planner.remove("r1", uncached_tokens=np.int64(7)) == 7
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), float("-inf")])
@@ -355,6 +356,12 @@ def test_a_policy_that_forgets_its_base_class_is_refused() -> None:
         Planner(policy=Forgetful())
 
 
+@pytest.mark.parametrize("unit_tokens", [0, -16])
+def test_symbols_of_no_tokens_are_refused(unit_tokens: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"unit_tokens is {unit_tokens}; need at least 1"):
+        Planner(unit_tokens=unit_tokens)
+
+
 def test_accounts_that_fail_are_none() -> None:
     class Broken(FirstCome):
         def served(self) -> dict[str, float]:
@@ -389,9 +396,7 @@ def test_a_look_at_the_cache_ends_no_order_that_does_not_read_it() -> None:
         def stream(self, cycle: Cycle) -> Any:
             return iter(cycle.tree.requests())
 
-    planner = Planner(policy=Streamed())
-    for row in rows_of([1], [2], [3]):
-        planner.add(row.request())
+    planner = planner_of(rows_of([1], [2], [3]), policy=Streamed())
     plan = planner.lazy_plan(CACHE, NOW)
     assert plan.at(0) == "r0"
     planner.cached_len("r1")

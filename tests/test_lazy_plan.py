@@ -45,20 +45,18 @@ class AsksAnew:
         self.node_id = mirror.node_id
 
 
-def made_anew(side_planner: Planner, mirror: BlockMirror, now: float) -> tuple[list[str], Planner]:
-    """What a planner that has never seen this queue before makes of it, and that planner."""
-    fresh = Planner(INDEX, chained=True)
-    for request in side_planner.tree.requests():
-        key = side_planner.tree.key_of(request.request_id)
-        fresh.add(
-            PendingRequest(
-                request.request_id,
-                key,
-                request.arrival_time,
-                num_tokens=request.num_tokens,
-                tail=request.tail,
-            )
-        )
+def anew(planner: Planner) -> Planner:
+    """A planner that has never seen this queue before."""
+    fresh = Planner(INDEX, chained=planner.tree.chained)
+    for it in planner.requests():
+        key = planner.key_of(it.request_id)
+        fresh.add(PendingRequest(it.request_id, key, it.arrival_time, "", it.num_tokens, it.tail))
+    return fresh
+
+
+def made_anew(planner: Planner, mirror: BlockMirror, now: float) -> tuple[list[str], Planner]:
+    """What such a planner makes of the queue, and that planner."""
+    fresh = anew(planner)
     return list(fresh.plan(AsksAnew(mirror), now)), fresh
 
 
@@ -239,15 +237,13 @@ def test_what_is_kept_of_a_cache_equals_what_is_made_anew(
 ) -> None:
     """What has gone is found where it was, by cursors that are good.  Untold, everything is asked again."""
     planner, cache = Planner(INDEX), kind()
-    waiting: dict[str, list[int]] = {}
+    waiting: list[str] = []
     for at, (event, symbols, pick, plans) in enumerate(events):
         if event == "arrive":
-            waiting[f"r{at}"] = symbols
+            waiting.append(f"r{at}")
             planner.add(PendingRequest(f"r{at}", symbols, float(at), num_tokens=len(symbols) + 1))
         elif event in ("abort", "admit") and waiting:
-            name = sorted(waiting)[pick % len(waiting)]
-            del waiting[name]
-            planner.remove(name, event == "admit")
+            planner.remove(waiting.pop(pick % len(waiting)), event == "admit")
         elif event == "cache":
             cache.insert(symbols)
         elif event in ("evict", "replace"):
@@ -255,9 +251,7 @@ def test_what_is_kept_of_a_cache_equals_what_is_made_anew(
         if plans:
             now = at + 0.5
             lazy = list(planner.lazy_plan(cache, now))
-            fresh = Planner(INDEX)
-            for name, key in waiting.items():
-                fresh.add(PendingRequest(name, key, float(name[1:]), num_tokens=len(key) + 1))
+            fresh = anew(planner)
             fresh_cache = kind()
             fresh_cache.held = cache.held
             assert lazy == fresh.plan(fresh_cache, now)
@@ -355,9 +349,7 @@ def test_an_arrival_that_splits_what_the_cache_holds_while_its_end_goes(tail: in
     assert next(iter(planner.lazy_plan(cache, 10.0))) == "big"
     cache.evict(keys["big"][:11])
     planner.add(PendingRequest("new", [*shared[:5], 9], 0.0))
-    fresh = Planner(INDEX)
-    for request in planner.requests():
-        fresh.add(PendingRequest(request.request_id, planner.key_of(request.request_id), 0.0))
+    fresh = anew(planner)
     assert list(planner.lazy_plan(cache, 11.0)) == list(fresh.plan(cache, 11.0))
     assert frontier(planner) == frontier(fresh)
 
@@ -408,9 +400,7 @@ def test_two_arrivals_that_split_an_edge_whose_end_goes() -> None:
     cache.evict(big[:2:-1])
     for name, key in (("s1", [1, 2, *range(5001, 5101)]), ("s2", [1, 2, 3, 4, 5, *range(6001, 6101)])):
         planner.add(PendingRequest(name, key, 0.0))
-    fresh = Planner(INDEX, chained=True)
-    for request in planner.requests():
-        fresh.add(PendingRequest(request.request_id, planner.key_of(request.request_id), 0.0))
+    fresh = anew(planner)
     assert list(planner.lazy_plan(cache, 11.0)) == list(fresh.plan(Blocks(cache.held), 11.0))
     assert frontier(planner) == frontier(fresh)
 
@@ -433,6 +423,7 @@ SYMBOLS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(
     lambda pieces: [x for x in pieces for _ in range(8)]
 )
 TENANTS = st.sampled_from(["a", "b"])
+ARRIVALS = st.tuples(SYMBOLS, TENANTS, st.integers(0, 40), st.integers(0, 2))
 SETTINGS = [
     "peek",
     "peek:mean_bias=0.5",
@@ -466,26 +457,14 @@ class LazyPlans(RuleBasedStateMachine):
     def both(self) -> tuple[Planner, Planner]:
         return self.lazy, self.whole
 
-    @rule(
-        rows=st.lists(
-            st.tuples(SYMBOLS, TENANTS, st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=6
-        )
-    )
+    @rule(rows=st.lists(ARRIVALS, min_size=1, max_size=6))
     def arrive(self, rows: list[tuple[list[int], str, int, int]]) -> None:
         for symbols, tenant, age, head in rows:
             name = f"r{len(self.names)}"
             self.names.append(name)
             for planner in self.both:
-                planner.add(
-                    PendingRequest(
-                        name,
-                        symbols,
-                        self.now - age,
-                        num_tokens=len(symbols) + 1,
-                        tenant=tenant,
-                        heads=(head,),
-                    )
-                )
+                tokens, at = len(symbols) + 1, self.now - age
+                planner.add(PendingRequest(name, symbols, at, "", tokens, tenant=tenant, heads=(head,)))
         self.is_over = True
 
     def waiting(self, pick: int) -> str:

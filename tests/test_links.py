@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.programs import loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,18 +21,8 @@ def test_a_relative_link_names_a_file(text: Path) -> None:
     assert [name for name in files if not (text.parent / name).is_file()] == []
 
 
-def loaded(name: str) -> ModuleType:
-    """A program of docs/."""
-    spec = importlib.util.spec_from_file_location(f"peek_{name}", ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_checker_of_the_site_finds_what_is_broken(tmp_path: Path) -> None:
-    links = loaded("links")
+    links = loaded(ROOT / "docs" / "links.py")
     good = '<a href="b.html#here">b</a><a href="https://example.org">c</a><h1 id="top"/><a href="#top">d</a>'
     (tmp_path / "a.html").write_text(good)
     (tmp_path / "b.html").write_text('<h1 id="here">b</h1><img src="data:image/png;base64,AA">')
@@ -56,7 +45,7 @@ def test_the_checker_of_the_search_finds_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sphinx", reason="pip install sphinx")
-    search = loaded("search")
+    search = loaded(ROOT / "docs" / "search.py")
     index = {
         "docnames": ["a", "b", "c"],
         "titles": ["Last", "Middle", "Early"],

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import time
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.batch_files import chat_rows, json_row, json_rows, lines, results_of, write
+from support.batch_files import anthropic_rows, chat_rows, json_row, json_rows, lines, results_of, write
 from support.fixtures import Capsys, Patch
-from support.offline_batches import naive_order, own
+from support.offline_batches import naive_order
 
 import peek
 from peek import WorkloadError
@@ -63,7 +59,7 @@ def restore(source: str = "out.jsonl", *words: str) -> int:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.xz", ".jsonl.zst"])
-@pytest.mark.parametrize("make", [json_rows, chat_rows])
+@pytest.mark.parametrize("make", [json_rows, chat_rows, anthropic_rows])
 def test_there_and_back(here: Path, suffix: str, make: Any) -> None:
     rows = make()
     source, target = write(here / f"in{suffix}", rows), here / f"out{suffix}"
@@ -89,14 +85,16 @@ def test_order_is_that_of_the_tokens(here: Path) -> None:
     assert lines(here / "out.jsonl") == [rows[i] for i in naive_order(blocks)]
 
 
-def test_replicas(here: Path) -> None:
-    rows = json_rows(900)
-    write(here / "in.jsonl", rows)
-    assert reorder("--replicas", 3, cache=1000) == 0
-    parts = [lines(here / f"out.{i}.jsonl") for i in range(3)]
-    assert sorted(chain.from_iterable(parts)) == sorted(rows)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_files_of_several_replicas_may_be_put_one_behind_the_other(here: Path, way: str) -> None:
+    rows = json_rows(90)
+    (here / "in.jsonl").write_bytes("\r\n".join(rows).encode())
+    assert reorder("--replicas", 3, way) == 0
+    parts = [(here / f"out.{i}.jsonl").read_bytes() for i in range(3)]
+    assert all(part.endswith(b"\r\n") for part in parts), "also the line that had no end"
     order = [json.loads(line) for line in lines(here / "out.order")]
-    assert [rows[number - 1] for number, _ in order] == list(chain.from_iterable(parts))
+    assert sorted(number for number, _ in order) == list(range(1, 91))
+    assert [rows[number - 1] for number, _ in order] == b"".join(parts).decode().splitlines()
 
 
 def test_explain(here: Path, capsys: Capsys) -> None:
@@ -308,31 +306,6 @@ def test_params_of_sampling_are_no_request() -> None:
     assert request_of(row).prompt == "of the row"
 
 
-def anthropic_rows(count: int = 200) -> list[str]:
-    """Chats under ten system prompts of 2,000 characters, as a batch for Anthropic's API."""
-    rows = []
-    for i in range(count):
-        system = [{"type": "text", "text": f"{i % 10}" * 2000}]
-        messages = [{"role": "user", "content": f"question {i}"}]
-        params = {"model": "m", "max_tokens": 9, "system": system, "messages": messages}
-        rows.append(json.dumps({"custom_id": f"r{i}", "params": params}))
-    return rows
-
-
-def test_a_batch_for_anthropic_there_and_back(here: Path, capsys: Capsys) -> None:
-    write(here / "in.jsonl", anthropic_rows())
-    assert reorder("--explain", cache=2000) == 0
-    assert "10 groups with 200 requests; 0 share nothing" in capsys.readouterr().out
-    written = lines(here / "out.jsonl")
-    systems = [json.loads(row)["params"]["system"][0]["text"][0] for row in written]
-    assert sum(a != b for a, b in pairwise(systems)) == 9, "a system prompt each, one behind the other"
-    answers = [json.dumps({"custom_id": json.loads(row)["custom_id"], "result": {}}) for row in written]
-    write(here / "done.jsonl", answers)
-    assert restore("done.jsonl") == 0
-    back = lines(here / "back.jsonl")
-    assert [json.loads(row)["custom_id"] for row in back] == [f"r{i}" for i in range(200)]
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_salts_share_nothing(here: Path, way: str) -> None:
     """Two salts in turns under one prompt are two groups: put apart, or each evicts the other's."""
@@ -347,13 +320,6 @@ def test_text_without_a_tokenizer() -> None:
     assert text_symbols("abcd") == b"abcd"
     assert text_symbols("äb") == b"\xc3\xa4b\0"
     assert text_symbols("\ud800")
-
-
-def test_models_share_nothing(here: Path, capsys: Capsys) -> None:
-    prompt = own(random.Random(0), 64)
-    write(here / "in.jsonl", [json_row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)])
-    assert main(["reorder", "in.jsonl", "out.jsonl", "--explain"]) == 0
-    assert "guard: no-sharing" in capsys.readouterr().out
 
 
 # -- restoring --------------------------------------------------------------------------------------------
@@ -377,13 +343,6 @@ def test_restore_by_position_is_asked_for(here: Path, capsys: Capsys) -> None:
     assert not (here / "back.jsonl").exists()
     assert restore("done.jsonl", "--by-position") == 0
     assert lines(here / "back.jsonl") == [json.dumps(len(each)) for each in rows]
-
-
-def test_ids_count_where_there_are_any(here: Path) -> None:
-    rows = json_rows(60)
-    write(here / "done.jsonl", results_of(reordered(here, rows))[::-1])
-    assert restore("done.jsonl", "--by-position") == 0
-    assert lines(here / "back.jsonl") == results_of(rows)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -483,48 +442,6 @@ def test_names() -> None:
     assert numbered(Path("a/batch.jsonl.zst"), 3) == Path("a/batch.3.jsonl.zst")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-@pytest.mark.parametrize("way", WAYS)
-def test_killed_in_the_middle(tmp_path: Path, way: str) -> None:
-    """The old file stands, and the next run is not led astray by what is left."""
-    if way == "--out-of-core":
-        pytest.importorskip("duckdb")
-    rows = json_rows(4000)
-    source = write(tmp_path / "in.jsonl", rows)
-    target = tmp_path / "out.jsonl.gz"
-    target.write_bytes(b"old")
-    command = [sys.executable, "-m", "peek", "reorder", str(source), str(target), way]
-    environ = {**os.environ, "PYTHONPATH": str(HOME)}
-    assert any(killed_while_it_writes(command, environ, target) for _ in range(20)), "it was faster each time"
-    assert target.read_bytes() == b"old"
-    left = sorted(tmp_path.iterdir())
-    subprocess.run(command, env=environ, check=True)
-    first = target.read_bytes()
-    assert sorted(lines(target)) == sorted(rows)
-    assert sorted(tmp_path.iterdir()) == sorted([*left, tmp_path / "out.order"])
-    subprocess.run(command, env=environ, check=True)
-    assert target.read_bytes() == first
-
-
-def killed_while_it_writes(command: list[str], environ: dict[str, str], target: Path) -> bool:
-    """Starts it and ends it in the middle of its output; False, and as before, if it had ended by then."""
-    process = subprocess.Popen(command, env=environ)
-    while process.poll() is None and not is_written(target.parent):
-        time.sleep(0.0005)
-    process.send_signal(signal.SIGKILL)
-    if process.wait() == -signal.SIGKILL and target.read_bytes() == b"old":
-        return True
-    target.write_bytes(b"old")
-    (target.parent / "out.order").unlink(missing_ok=True)
-    return False
-
-
-def is_written(folder: Path) -> bool:
-    """Whether a run in this folder is in the middle of its output."""
-    return any(each.stat().st_size > 1000 for each in folder.glob("out.jsonl.gz.*.partial"))
-
-
 # -- line ends --------------------------------------------------------------------------------------------
 
 ends = st.sampled_from([b"\n", b"\r\n"])
@@ -575,17 +492,6 @@ def test_there_and_back_byte_for_byte(here: Path, way: str, end: str, mark: byte
     assert sorted(map(bytes.strip, out.splitlines())) == sorted(row.encode() for row in rows)
     assert restore() == 0
     assert (here / "back.jsonl").read_bytes() == data
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_of_several_files_each_line_has_an_end(here: Path, way: str) -> None:
-    """They may be put one behind the other."""
-    rows = json_rows(40)
-    (here / "in.jsonl").write_bytes("\r\n".join(rows).encode())
-    assert reorder("--replicas", 3, way) == 0
-    parts = [(here / f"out.{i}.jsonl").read_bytes() for i in range(3)]
-    assert all(part.endswith(b"\r\n") for part in parts)
-    assert sorted(b"".join(parts).decode().splitlines()) == sorted(rows)
 
 
 def test_lines_of_a_stream() -> None:

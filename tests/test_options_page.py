@@ -6,7 +6,6 @@ docs/reference/output.md has every field that the commands print with `--json`, 
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.programs import loaded
 
 from peek import PRESETS, LaneOptions
 from peek.adapters.activation import KNOWN_VARIABLES, OTHER_VARIABLES, Settings
@@ -30,12 +30,7 @@ OUTPUT = (ROOT / "docs" / "reference" / "output.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("peek_tables", ROOT / "docs" / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "docs" / "tables.py")
 
 
 def test_the_pages_are_what_the_code_says(tables: ModuleType) -> None:

@@ -52,6 +52,12 @@ class NoPolicy:
     pass
 
 
+class Named(Youngest):
+    @dataclass(frozen=True)
+    class Options:
+        name: str = "nobody"
+
+
 @dataclass(frozen=True)
 class Limits:
     most_s: float = 1.0
@@ -107,6 +113,12 @@ def test_it_may_come_with_lanes_and_eviction(folder: Path) -> None:
     assert config.eviction == "cluster"
     planner = planner_of(rows_of([1, 2], [3, 4], [5, 6]), config, strict=True)
     assert planner.plan(cache_of([]), NOW) == ["r0", "r2", "r1"]  # the fair lane begins
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b=c", 'a "b", c', '"a,', r"a\u002cb", "true", "7", "", " a\nb "])
+def test_any_text_of_an_option_survives_the_text_form(folder: Path, name: str) -> None:
+    config = PeekConfig("own_policies:Named", {"name": name})
+    assert PeekConfig.from_label(str(config)) == config
 
 
 def test_it_is_asked_for_by_the_environment(folder: Path) -> None:

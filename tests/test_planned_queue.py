@@ -53,19 +53,25 @@ def ids(requests: Sequence[Request]) -> list[str]:
     return [request.request_id for request in requests]
 
 
-@given(
-    events=st.lists(
-        st.tuples(
-            st.sampled_from(["add", "add", "add", "stay", "pop", "pop", "prepend", "plan"]), st.randoms()
-        ),
-        max_size=40,
-    )
-)
-def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> None:
+def plays(*kinds: str) -> st.SearchStrategy[list[tuple[str, Any]]]:
+    """Events of these kinds, each with its own chance."""
+    return st.lists(st.tuples(st.sampled_from(kinds), st.randoms()), max_size=40)
+
+
+def shuffled(requests: Sequence[Request], random: Any) -> list[str]:
+    names = ids(requests)
+    random.shuffle(names)
+    return names
+
+
+@given(plays("add", "add", "add", "stay", "pop", "pop", "prepend", "plan"))
+def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, Any]]) -> None:
     """As long as what leaves is what is up: vLLM's own way to take a request out."""
     queue, twin = PlannedQueue(), Listed()
+    entry: dict[str, int] = {}
     for at, (event, random) in enumerate(events):
         request = Request(f"r{at}")
+        entry[request.request_id] = at
         if event == "add":
             queue.add_request(request)
             twin.slots.append(None)
@@ -77,9 +83,9 @@ def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> N
         elif event == "prepend":
             queue.prepend_request(request)
             twin.head.insert(0, request)
+            entry[request.request_id] = -at
         elif event == "plan":
-            twin.plan = ids(twin.taking_part)
-            random.shuffle(twin.plan)  # type: ignore[attr-defined]
+            twin.plan = shuffled(twin.taking_part, random)
             queue.follow(LazyPlan.of(Plan(twin.plan)))
         elif len(queue) > 0:
             expected = twin.order()[0]
@@ -89,6 +95,7 @@ def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> N
         assert ids(list(queue)) == ids(twin.order())
         assert ids(list(queue)) == ids(list(queue)), "looking changes nothing"
         assert [queue[place] for place in range(len(queue))] == list(queue)
+        assert queue.in_stock_order() == sorted(queue, key=lambda it: entry[it.request_id])
         assert len(queue) == len(twin.order())
         assert bool(queue) == (len(queue) > 0)
 
@@ -104,16 +111,8 @@ def pass_over(queue: PlannedQueue, admit: int = 0) -> list[Request]:
     return scanned
 
 
-@given(
-    events=st.lists(
-        st.tuples(
-            st.sampled_from(["add", "add", "hold", "hold", "stay", "pop", "plan", "scan", "free", "abort"]),
-            st.randoms(),
-        ),
-        max_size=40,
-    )
-)
-def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str, object]]) -> None:
+@given(plays("add", "add", "hold", "hold", "stay", "pop", "plan", "scan", "free", "abort"))
+def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str, Any]]) -> None:
     """The list has not heard of those that cannot run; once they can, it has them where they entered."""
     queue, twin = PlannedQueue(), Listed()
     held: list[Request] = []
@@ -133,8 +132,7 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
             queue.keep_place(request)
             twin.slots.append(request)
         elif event == "plan":
-            twin.plan = ids(twin.taking_part)
-            random.shuffle(twin.plan)  # type: ignore[attr-defined]
+            twin.plan = shuffled(twin.taking_part, random)
             queue.follow(LazyPlan.of(Plan(twin.plan)))
         elif event == "pop" and twin.order():
             expected = twin.order()[0]
@@ -146,7 +144,7 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
                 assert list(queue) == held, "looking changes nothing"
             assert pass_over(queue) == held
         elif event in ("free", "abort") and held:
-            request = held.pop(random.randrange(len(held)))  # type: ignore[attr-defined]
+            request = held.pop(random.randrange(len(held)))
             if event == "abort":
                 queue.remove_requests([request])
                 continue
@@ -205,37 +203,21 @@ def test_one_put_at_the_head_has_its_place_there_again(at_head: int, behind: int
     assert list(queue) == before == queue.in_stock_order()
 
 
-def test_switched_off_it_is_in_the_order_of_entry() -> None:
-    queue = PlannedQueue()
-    for at in range(4):
-        queue.add_request(Request(f"r{at}"))
-    queue.follow(LazyPlan.of(Plan(["r3", "r1", "r0", "r2"])))
-    assert ids(list(queue)) == ["r3", "r1", "r0", "r2"]
-    assert ids(queue.in_stock_order()) == ["r0", "r1", "r2", "r3"]
+def by_priority(request: Request) -> tuple[int, float, str]:
+    return request.priority, request.arrival_time, request.request_id
 
 
-@given(
-    events=st.lists(
-        st.tuples(
-            st.sampled_from(
-                ["add", "add", "add", "keep", "hold", "free", "pop", "pop", "abort", "plan", "off"]
-            ),
-            st.integers(0, 2),
-            st.randoms(),
-        ),
-        max_size=40,
-    )
-)
-def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, int, Any]]) -> None:
+@given(plays("add", "add", "add", "keep", "hold", "free", "pop", "pop", "abort", "plan", "off"))
+def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, Any]]) -> None:
     queue, plan = RankedQueue(), list[str]()
-    for at, (event, priority, random) in enumerate(events):
+    for at, (event, random) in enumerate(events):
         before = list(queue)
-        request = random.choice(before) if before and event != "add" else Request(f"r{at}", priority, at % 7)
+        new = Request(f"r{at}", random.randrange(3), at % 7)
+        request = random.choice(before) if before and event != "add" else new
         if event == "add":
             queue.add_request(request)
         elif event == "plan":
-            plan = ids([request for request in before if request.request_id in queue._body])
-            random.shuffle(plan)
+            plan = shuffled([request for request in before if request.request_id in queue._body], random)
             plan.sort(key=lambda name: queue.members[name].priority)
             queue.follow(LazyPlan.of(Plan(plan)))
         elif event == "off":
@@ -256,10 +238,8 @@ def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, 
         known = [name for name in ids(in_plans) if name in plan]
         assert known == [name for name in plan if name in queue._body]
         rest = [request for request in in_plans if request.request_id not in plan]
-        assert rest == sorted(rest, key=lambda it: (it.priority, it.arrival_time, it.request_id))
-        assert queue.in_stock_order() == sorted(
-            now, key=lambda it: (it.priority, it.arrival_time, it.request_id)
-        )
+        assert rest == sorted(rest, key=by_priority)
+        assert queue.in_stock_order() == sorted(now, key=by_priority)
 
 
 def test_by_priority_one_outside_plans_waits_for_as_many_as_stood_before_it() -> None:
@@ -430,13 +410,6 @@ def test_an_empty_queue_says_so() -> None:
             call()
     with pytest.raises(ValueError, match="not in"):
         PlannedQueue().remove_request(Request("a"))
-
-
-def test_a_thousand_leave_from_the_front() -> None:
-    """In the order of entry, without looking at those that have left again."""
-    requests = [Request(f"r{i}") for i in range(1000)]
-    queue = PlannedQueue(requests)
-    assert [queue.pop_request() for _ in requests] == requests
 
 
 def test_what_vllm_has_looked_at_is_what_it_takes_out() -> None:

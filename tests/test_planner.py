@@ -209,11 +209,14 @@ def test_the_prefill_may_end_before_the_planner_hears_of_the_admission() -> None
     assert coming(planner) == [0, 0]
 
 
-def test_the_withdrawn_and_the_unknown_prefill_nothing() -> None:
+@pytest.mark.parametrize("is_held", [False, True])
+def test_the_withdrawn_the_held_and_the_unknown_prefill_nothing(is_held: bool) -> None:
     planner = gated()
     planner.prefilled("nobody")
     planner.prefilled("r0")
-    planner.remove("r0", admitted=False)
+    if is_held:
+        planner.hold("r0")
+    planner.remove("r0", admitted=is_held)
     planner.prefilled("r0")
     assert coming(planner) == [0, 0]
     planner.add(PendingRequest("r0", [*PREFIX, 5], 0.0))

@@ -8,7 +8,7 @@ import sys
 import pytest
 from support.queues import NOW, cache_of, ids, planner_of, rows_of
 
-from peek import AdmissionPolicy, Cycle, PeekConfig, PendingRequest
+from peek import AdmissionPolicy, Cycle, PeekConfig, PendingRequest, PolicyFault
 
 EMPTY = cache_of([])
 
@@ -78,3 +78,22 @@ def test_a_policy_without_its_method_is_an_error(base: str, call: str) -> None:
     script = FORGETFUL.format(base=base, call=call)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")
+
+
+class Failing(AdmissionPolicy):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        raise self.error
+
+
+def test_a_fault_has_a_cause_and_is_never_its_own() -> None:
+    """Code that follows `__cause__` until there is none has to come to an end."""
+    unlucky, refused = KeyError("r0"), PolicyFault("it has no order")
+    for error, cause in ((unlucky, unlucky), (refused, None)):
+        planner = planner_of(rows_of([1]), policy=Failing(error), strict=True)
+        with pytest.raises(PolicyFault) as caught:
+            planner.plan(EMPTY, NOW)
+        assert caught.value.__cause__ is cause

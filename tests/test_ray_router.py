@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.loops import in_a_loop
+from support.waiting import Clock
 
 from peek.adapters.prompts import ROOM, Prompt, beginning_of, prompt_of
 from peek.adapters.ray_serve import decider as decider_module
@@ -22,13 +23,6 @@ from peek.adapters.ray_serve.routing import FleetRouting
 from peek.adapters.ray_serve.settings import GONE, OPTIONS, checked, fleet_config
 from peek.errors import InvalidConfig
 from peek.fleet import openai_key, text_key, token_key
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def asked(group: int, number: int = 0, session: str = "") -> Asked:
@@ -92,17 +86,6 @@ def test_of_requests_that_end_together_the_seats_are_filled_together() -> None:
     assert len(turns) == 1
     turns.pop()()
     assert all(waits)
-
-
-def test_a_family_stays_together_and_families_spread() -> None:
-    decider, _ = decider_of(4)
-    homes: dict[int, set[str]] = {}
-    for number in range(40):
-        sent = placed(decider, asked(number % 4, number))
-        homes.setdefault(number % 4, set()).add(sent.replica)
-        decider.end(sent, True)
-    assert all(len(home) == 1 for home in homes.values())
-    assert len(set.union(*homes.values())) == 4
 
 
 def test_what_has_ended_is_no_load_and_is_told_once() -> None:

@@ -185,17 +185,15 @@ def test_the_next_turn_finds_the_answer(kind: str, told_at_s: float) -> None:
 # -- the account ---------------------------------------------------------------------------------------
 
 
-class Book:
+def shadow_of(monkeypatch: pytest.MonkeyPatch) -> Shadow:
     """A shadow with a virtual engine whose steps are known from the start."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("peek.simulation.cost.ENOUGH", 0)
-        limits = limits_of(grouped(1, 3), 16)
-        self.shadow = Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
+    monkeypatch.setattr("peek.simulation.cost.ENOUGH", 0)
+    limits = limits_of(grouped(1, 3), 16)
+    return Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
 
 
 def test_only_the_first_admission_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    shadow = Book(monkeypatch).shadow
+    shadow = shadow_of(monkeypatch)
     shadow.arrived("r", pack_tokens(range(8)), 130, 6, 0.5)
     shadow.admitted("r", 0)
     shadow.admitted("r", 64)  # preempted, and found again what it had computed
@@ -214,7 +212,7 @@ EVENTS = st.lists(
 def test_the_account_adds_up_whatever_comes_first(events: list[tuple[str, int]]) -> None:
     """Each request counts once, when both have admitted it; nobody is left behind."""
     with pytest.MonkeyPatch.context() as patch:
-        shadow = Book(patch).shadow
+        shadow = shadow_of(patch)
         now, real, prompts = 0.0, {}, []
         for event, number in [*events, *[("step", 0)] * 60]:
             name = f"r{number}"
@@ -247,7 +245,7 @@ def test_one_that_falls_behind_starts_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shadows, "MOST_GHOSTS", 10)
-    shadow = Book(monkeypatch).shadow
+    shadow = shadow_of(monkeypatch)
     for number in range(40):  # the real engine is a thousand times as fast
         shadow.arrived(f"r{number}", pack_tokens(range(number * 90, number * 90 + 60)), 970, 100, 0.0)
         shadow.admitted(f"r{number}", 0)
@@ -260,7 +258,7 @@ def test_one_that_falls_behind_starts_anew(
 
 def test_what_it_says(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(shadows, "REPORT_EVERY", 2)
-    shadow = Book(monkeypatch).shadow
+    shadow = shadow_of(monkeypatch)
     assert str(shadow) == "the shadow has seen no request through yet"
     key = pack_tokens(range(8))
     with caplog.at_level(logging.INFO, "peek"):
@@ -282,7 +280,7 @@ def test_what_it_says(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
 
 
 def test_the_virtual_planner_knows_sessions_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    shadow = Book(monkeypatch).shadow
+    shadow = shadow_of(monkeypatch)
     for name, stated in [("says", Stated("s", 2.5)), ("says not", Stated())]:
         shadow.arrived(name, pack_tokens(range(8)), 130, 4, 0.0, stated=stated)
     shadow.step(1e-9)
@@ -345,7 +343,7 @@ class Toy:
 def test_a_shadow_that_fails_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    book = Book(monkeypatch).shadow
+    book = shadow_of(monkeypatch)
     book.arrived("a", pack_tokens(range(8)), 130, 2, 0.0)
     book.admitted("a", 13)
     book.step(4.0)

@@ -336,10 +336,13 @@ def test_a_policy_with_settings_is_copied_with_them() -> None:
     class Limited(FirstCome):
         def __init__(self, weights: Sequence[float]) -> None:
             super().__init__()
-            self.weights = list(weights)
+            self.weights = self.same = list(weights)
+            self.own = self.order
 
         def order(self, queue: Queue, cycle: Cycle) -> Queue:
             assert self.weights == [1.0, 2.0]
+            assert self.same is self.weights
+            assert self.own.__self__ is self
             return list(queue)
 
     check_policy(Limited([1.0, 2.0]), examples=5)
@@ -402,8 +405,8 @@ class Streams(AdmissionPolicy):
     ("change", "said"),
     [
         (reversed, "its stream is another order"),
-        (lambda queue: queue[:-1], "order lost"),
-        (endlessly, "order returned r0 twice"),
+        (lambda queue: queue[:-1], "stream lost"),
+        (endlessly, "stream returned r0 twice"),
         (lambda queue: 1 / 0, "stream raised ZeroDivisionError: division by zero"),
     ],
 )

@@ -393,3 +393,17 @@ class Declared(WholeBlocks):
 def test_a_cache_of_whole_blocks_is_right_once_declared() -> None:
     view = Declared()
     check_cache_view(view, view.longest_match, prompts=KEYS, namespaces=NAMES, examples=300)
+
+
+def test_keys_are_looked_for_in_each_namespace() -> None:
+    class BlindInOne(View):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = [*(("", (a, b)) for a in range(4) for b in range(4)), ("lora", (99, 98))]
+
+        def advance(self, cursor: Any, segment: memoryview, offset: int) -> Any:
+            return (0, cursor) if cursor[0] else super().advance(cursor, segment, offset)
+
+    view = BlindInOne()
+    with pytest.raises(AssertionError, match="r0 has 0 cached tokens by the view, 1 by longest_match"):
+        check_cache_view(view, view.longest_match, namespaces=NAMES, examples=100)

@@ -9,7 +9,7 @@ loops over the queue for an order, and one look at the tree for each request of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from mypy_extensions import i64
 
@@ -35,7 +35,7 @@ class PolicyCalls:
         unit_tokens: tokens per symbol of the keys.
         learns: whether answers will be told; if not, the policy reads no `heads`.
 
-    Raises `InvalidConfig` for objects of another kind.
+    Raises `InvalidConfig` for objects of another kind and for `unit_tokens` below 1.
     """
 
     __slots__ = ("_continuations", "_placed", "_stats", "_strict", "_unit", "lanes", "policy")
@@ -50,6 +50,8 @@ class PolicyCalls:
             raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
         if not hasattr(policy, "reads_heads"):
             raise InvalidConfig(f"{type(policy).__name__}.__init__ did not call super().__init__()")
+        if unit_tokens < 1:
+            raise InvalidConfig(f"unit_tokens is {unit_tokens}; need at least 1")
         if not learns:
             policy.reads_heads = False
         self.policy: AdmissionPolicy = policy
@@ -121,7 +123,7 @@ class PolicyCalls:
         """Count a failure of policy or lanes; if `strict`, raise it as a `PolicyFault`."""
         self._stats.policy_faults += 1
         if self._strict:
-            raise _fault(part, error) from error
+            _raise_fault(part, error)
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class PolicyCalls:
                 merge: Any = self.lanes.interleave
                 ordered = self._checked(merge(ordered, list(queue), cycle), queue, cycle.tree, part)
         except Exception as error:
-            raise _fault(part, error) from error
+            _raise_fault(part, error)
         return ordered
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
@@ -156,7 +158,7 @@ class PolicyCalls:
                 return stream
             return Iterated(iter(stream))
         except Exception as error:
-            raise _fault(self.policy, error) from error
+            _raise_fault(self.policy, error)
 
     def _checked(
         self, answer: object, queue: list[PendingRequest], tree: PendingTree, part: object
@@ -189,7 +191,7 @@ class PolicyCalls:
         try:
             request: object = stream.item() if isinstance(stream, Iterated) else stream.next()
         except Exception as error:
-            raise _fault(self.policy, error) from error
+            _raise_fault(self.policy, error)
         if request is None:
             return None
         if not isinstance(request, PendingRequest):
@@ -220,17 +222,9 @@ class Drawn:
     """
 
     __slots__ = (
-        "_calls",
-        "_checked",
-        "_in_arrival_order",
-        "_left",
-        "_number",
-        "_reads_cache",
-        "_stream",
-        "_tree",
-        "_version",
-        "_walks",
-    )
+        "_calls", "_checked", "_in_arrival_order", "_left", "_number", "_reads_cache", "_stream", "_tree",
+        "_version", "_walks",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -308,7 +302,10 @@ def _name(part: object) -> str:
     return type(part).__name__
 
 
-def _fault(part: object, error: Exception) -> PolicyFault:
+def _raise_fault(part: object, error: Exception) -> NoReturn:
+    """Raise what a policy or lanes did wrong, with its cause (`raise from` sets none when compiled)."""
     if isinstance(error, PolicyFault):
-        return error
-    return PolicyFault(f"{_name(part)} raised {type(error).__name__}: {error}")
+        raise error
+    fault = PolicyFault(f"{_name(part)} raised {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    raise fault

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from mypy_extensions import i64
 
@@ -53,13 +53,13 @@ class Planner:
             for that cycle, the plan says why, and `stats.policy_faults` counts it.
         plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
             a `version`) changes; 0.0 orders anew in each call.
-        unit_tokens: tokens per symbol of the keys, as in `CacheView`; what is learned of prompts by their
-            first tokens goes by it.
+        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1; what is learned of prompts
+            by their first tokens goes by it.
         learns: whether the driver calls `answered`.  If not, the policy is told to learn nothing of answers
             and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 
     Use it from one thread at a time, and do not call it from a policy or cache view while a call is under
-    way.  Both end in `PlannerBusy`.
+    way.  Both end in `PlannerBusy` where both calls need the tree of waiting requests.
     """
 
     def __init__(
@@ -83,25 +83,17 @@ class Planner:
         self.strict = strict
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
-        self._calls = PolicyCalls(
-            settings.build_policy() if policy is None else policy,
-            lanes,
-            self.stats,
-            strict,
-            unit_tokens,
-            learns,
-        )
+        ordering = settings.build_policy() if policy is None else policy
+        self._calls = PolicyCalls(ordering, lanes, self.stats, strict, unit_tokens, learns)
         self._in_flight: PrefillsInFlight | None = None
         if isinstance(in_flight_gate, PrefillsInFlight):
             self._in_flight = in_flight_gate
         elif in_flight_gate:
             self._in_flight = PrefillsInFlight()
-        self._signals = Signals(self.tree, self._in_flight)
+        self._signals = Signals(self.tree, self._in_flight, self.stats)
         self._arrivals = ArrivalOrder()
         eviction = settings.build_eviction()
-        self._demand: Demand | None = None
-        if eviction is not None:
-            self._demand = Demand(self.tree, self._signals, eviction)
+        self._demand = None if eviction is None else Demand(self.tree, self._signals, eviction)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
@@ -142,7 +134,9 @@ class Planner:
         """Lengthen a request's key, where more of it matters than was given.  As `PendingTree.extend`."""
         self.tree.extend(request_id, key)
 
-    def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
+    def remove(
+        self, request_id: str, admitted: bool = True, uncached_tokens: SupportsIndex | None = None
+    ) -> int:
         """Remove a request that left the queue.  O(depth).
 
         Args:
@@ -158,8 +152,9 @@ class Planner:
             UnknownRequest: it was not waiting.
             InvalidKey: `uncached_tokens` is not within 0 .. 2**53.
         """
+        told = -1
         if uncached_tokens is not None:
-            require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
+            told = require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
         in_flight = self._in_flight
         key = b""
         self._arrivals.forget(request_id)
@@ -169,18 +164,17 @@ class Planner:
         else:
             key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
             request = self.tree.remove(request_id)
-        if not admitted:
-            if in_flight is not None:
+        if in_flight is not None:
+            if key:
+                in_flight.admit(request_id, key, request.namespace)
+            else:
                 in_flight.withdrawn(request_id)
+        if not admitted:
             self.stats.withdrawn += 1
             self._calls.left(request, WITHDRAWN, 0)
             return 0
-        cost: i64 = max(0, request.num_tokens - request.cached_len)
-        if uncached_tokens is not None:
-            cost = uncached_tokens
+        cost: i64 = told if told >= 0 else max(0, request.num_tokens - request.cached_len)
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
-        if in_flight is not None and key:
-            in_flight.admit(request_id, key, request.namespace)
         self._calls.charge(request, cost)
         self._calls.left(request, ADMITTED, cost)
         return cost
@@ -194,8 +188,8 @@ class Planner:
         """
         request = self.tree.remove(request_id)
         request.cached_len = request.coming_len = 0
-        self._calls.left(request, HELD, 0)
         self.held[request_id] = request
+        self._calls.left(request, HELD, 0)
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
         """Put a held request that can run again back where it stood when it arrived.
@@ -226,22 +220,20 @@ class Planner:
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
 
-    def generated(self, tenant: str, tokens: int) -> None:
+    def generated(self, tenant: str, tokens: SupportsIndex) -> None:
         """Charge `tokens` more generated tokens to a tenant.  O(1).
 
         `InvalidKey` unless they are within 0 .. 2**53.
         """
-        require_tokens("tokens generated", tokens)
-        self._calls.generated(tenant, tokens)
+        self._calls.generated(tenant, require_tokens("tokens generated", tokens))
         self._standing.drop()
 
-    def answered(self, tokens: int, request_id: str = "") -> None:
+    def answered(self, tokens: SupportsIndex, request_id: str = "") -> None:
         """Learn the length of a complete answer, for this request and requests like it.  O(1).
 
         `InvalidKey` unless the tokens are within 0 .. 2**53; nothing is learned then.
         """
-        require_tokens("tokens answered", tokens)
-        self._calls.answered(request_id, tokens)
+        self._calls.answered(request_id, require_tokens("tokens answered", tokens))
 
     def served(self) -> dict[str, float]:
         """The tenants' accounts in tokens, if the policy keeps any.  O(tenants)."""
@@ -274,11 +266,7 @@ class Planner:
 
     def totals(self) -> dict[str, int | float]:
         """The counters of `stats` by name, and the present `waiting` (in plans), `held` and `tree_nodes`."""
-        now: dict[str, int | float] = {
-            "waiting": len(self.tree),
-            "held": len(self.held),
-            "tree_nodes": self.tree.node_count,
-        }
+        now = {"waiting": len(self.tree), "held": len(self.held), "tree_nodes": self.tree.node_count}
         return {**self.stats.as_dict(), **now}
 
     # -- waiting requests, for readers -------------------------------------------------------------
@@ -398,7 +386,7 @@ class Planner:
             self.stats.stood_aside += 1
             return kept_order(arrivals.of(tree), NOTHING_TO_GAIN, True)
         if calls.policy.reads_cache:
-            self.stats.cache_calls += self._signals.match_cache()
+            self._signals.match_cache()
         if calls.policy.reads_tree or calls.lanes is not None:  # for score, cluster and head
             self._signals.match_queue(calls.policy.theta)
         cycle = Cycle(tree, now, unit, self.stats.uncached_admitted, gated)
@@ -419,10 +407,10 @@ class Planner:
             return True
         if not self.order_matters(cache):
             return False
-        self.stats.cache_calls += self._signals.match_cache()
+        self._signals.match_cache()
         return hits_something(self._arrivals.of(self.tree), gated)
 
-    def upcoming(self, k: int) -> list[Upcoming]:
+    def upcoming(self, k: SupportsIndex) -> list[Upcoming]:
         """The next `k` requests of the last plan that still wait, with their uncached tokens.
 
         It is for prefetching.  O(k), and a lazy plan is worked out that far.  Once a request has come or
@@ -430,9 +418,9 @@ class Planner:
 
         Raises `InvalidKey` unless `k` is within 0 .. 2**53.
         """
-        require_tokens("k", k)
+        count = require_tokens("k", k)
         last = self._standing.last
-        return [] if last is None else first_of(last, k, self.tree)
+        return [] if last is None else first_of(last, count, self.tree)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """Compare, plan and reorder a queue that does not tell of arrivals and departures.
@@ -455,7 +443,7 @@ class Planner:
             present = set(waiting)
             for request in self.requests():
                 if request.request_id not in present:
-                    cost: int = queue.uncached_tokens(request.request_id)
+                    cost: Any = queue.uncached_tokens(request.request_id)
                     self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
         for request_id in arrived:
             self.add(queue.translate(request_id))
@@ -467,7 +455,7 @@ class Planner:
 
         Walks the cache, at most once a plan, where the policy did not; `request(...).cached_len` does not.
         """
-        self.stats.cache_calls += self._signals.match_cache_now("Planner.cached_len")
+        self._signals.match_cache_now("Planner.cached_len")
         return self.tree.request(request_id).cached_len
 
     @property
@@ -566,20 +554,20 @@ class StandingPlan:
         last: the last plan, whether it stands or not.
     """
 
-    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_stands", "_version", "last")
+    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_version", "last")
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s
         self.last: Plan | LazyPlan | None = None
-        self._stands = False
         self._planned_at: float = 0.0
         self._version: i64 = -1
         self._cache: object = None
         self._cache_version: object = None
+        """None where no plan stands."""
 
     def find(self, version: i64, cache: CacheView, now: float) -> Plan | LazyPlan | None:
         """Return the plan that still stands; None if there is none.  O(1)."""
-        if not self._stands or self._version != version or self._cache is not cache:
+        if self._cache_version is None or self._version != version or self._cache is not cache:
             return None
         if not 0.0 <= now - self._planned_at < self._lasts_s:  # a clock that was set back ends it, too
             return None
@@ -587,14 +575,12 @@ class StandingPlan:
 
     def keep(self, plan: Plan | LazyPlan, version: i64, cache: CacheView, now: float) -> None:
         """Remember a plan and the versions that it was made from."""
-        cache_version: object = getattr(cache, "version", None)
         self.last = plan
-        self._stands = cache_version is not None
         self._planned_at = now
         self._version = version
         self._cache = cache
-        self._cache_version = cache_version
+        self._cache_version = getattr(cache, "version", None)
 
     def drop(self) -> None:
         """End the plan because something other than queue and cache has changed."""
-        self._stands = False
+        self._cache_version = None

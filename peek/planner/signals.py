@@ -16,6 +16,7 @@ from mypy_extensions import i64
 
 from peek.eviction.demand import EvictionPolicy
 from peek.eviction.index import MarkIndex, demand_of
+from peek.planner.stats import PlannerStats
 from peek.request import PendingRequest
 from peek.trie.dual_walk import DualWalk, unit_tokens_of
 from peek.trie.node import Node, next_branch, next_preorder
@@ -64,7 +65,7 @@ class PrefillsInFlight:
         self.version += 1
 
     def withdrawn(self, request_id: str) -> None:
-        """Forget a waiting request that left without being admitted.  O(1)."""
+        """Forget a waiting request that left and of which no prefill is to be seen.  O(1)."""
         self._ended_early.discard(request_id)
 
     def note_coming(self, waiting: PendingTree, unit_tokens: i64, noted: list[PendingRequest]) -> None:
@@ -122,25 +123,20 @@ class Signals:
     Args:
         tree: the waiting requests.
         in_flight: the prefills under way; None where the engine shows a prefix at once.
+        stats: counts the calls into the cache.
     """
 
     __slots__ = (
-        "_coming",
-        "_in_flight",
-        "_refreshed",
-        "_theta",
-        "_tree",
-        "_unit",
-        "_walk",
-        "_walked",
+        "_coming", "_in_flight", "_refreshed", "_stats", "_theta", "_tree", "_unit", "_walk", "_walked",
         "cache",
-    )
+    )  # fmt: skip
 
-    def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None) -> None:
+    def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats) -> None:
         self.cache: CacheView | None = None
         """The cache of the last plan."""
         self._tree = tree
         self._in_flight = in_flight
+        self._stats = stats
         self._coming: list[PendingRequest] = []
         """Requests with a `coming_len`; all others have 0."""
         self._walk = DualWalk(tree)
@@ -160,25 +156,25 @@ class Signals:
         self._walked = False
         return unit
 
-    def match_cache(self) -> int:
-        """Write `cached_len` and `coming_len` once a plan; return the number of calls into the cache.
+    def match_cache(self) -> None:
+        """Write `cached_len` and `coming_len`, once a plan.
 
         The caller holds the tree.  Cost and errors of `DualWalk.walk`.
         """
         cache = self.cache
         if self._walked or cache is None:
-            return 0
+            return
         if self._in_flight is not None:
             self._in_flight.note_coming(self._tree, self._unit, self._coming)
         self._walk.walk_held(cache, self._unit)
         self._walked = True
-        return self._walk.advances
+        self._stats.cache_calls += self._walk.advances
 
-    def match_cache_now(self, caller: str) -> int:
+    def match_cache_now(self, caller: str) -> None:
         """`match_cache` for a method of the planner, named `caller`, that does not hold the tree."""
         self._tree.enter(caller)
         try:
-            return self.match_cache()
+            self.match_cache()
         finally:
             self._tree.leave()
 

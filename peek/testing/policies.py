@@ -16,13 +16,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import isdatadescriptor
 from itertools import islice
+from typing import Any
 
 from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
 from peek.request import PendingRequest
@@ -45,11 +46,10 @@ from peek.trie.node import Node, next_preorder
 
 Factory = Callable[[], AdmissionPolicy]
 
-_SCRATCH = ("section",)
 _KEPT = [
     name
-    for name in dir(PendingRequest)
-    if not name.startswith("_") and name not in _SCRATCH and isdatadescriptor(getattr(PendingRequest, name))
+    for name, member in inspect.getmembers(PendingRequest, inspect.isdatadescriptor)
+    if not name.startswith("_") and name != "section"
 ]
 """The attributes of a request that a policy must leave alone."""
 
@@ -249,7 +249,7 @@ class _Subject:
             raise self._raised("order", error) from error
         if len(queue) != len(waiting) or any(a is not b for a, b in zip(queue, waiting, strict=True)):
             raise self.fail("order changed the list it was given; sort a copy")
-        ordered = self._permutation(answer, queue)
+        ordered = self._permutation("order", answer, queue)
         for request, was in zip(waiting, before, strict=True):
             now = _attributes(request)
             for name, value in was.items():
@@ -269,29 +269,29 @@ class _Subject:
             found = list(islice(iter(take, None), len(prepared.queue) + 1))
         except Exception as error:
             raise self._raised("stream", error) from error
-        return ids(self._permutation(found, prepared.queue))
+        return ids(self._permutation("stream", found, prepared.queue))
 
     def _raised(self, hook: str, error: Exception) -> AssertionError:
         place = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         return self.fail(f"{hook} raised {what}")
 
-    def _permutation(self, answer: object, queue: list[PendingRequest]) -> list[PendingRequest]:
+    def _permutation(self, hook: str, answer: object, queue: list[PendingRequest]) -> list[PendingRequest]:
         if not isinstance(answer, list):
-            raise self.fail(f"order returned a {type(answer).__name__}, not a list of requests")
+            raise self.fail(f"{hook} returned a {type(answer).__name__}, not a list of requests")
         if answer is queue:
             raise self.fail("order returned the very list it was given; return a new one")
         ours = {id(request) for request in queue}
         seen: set[int] = set()
         for entry in answer:
             if id(entry) not in ours:
-                raise self.fail(f"order returned {entry!r}, which is no request of the queue")
+                raise self.fail(f"{hook} returned {entry!r}, which is no request of the queue")
             if id(entry) in seen:
-                raise self.fail(f"order returned {entry.request_id} twice")
+                raise self.fail(f"{hook} returned {entry.request_id} twice")
             seen.add(id(entry))
         lost = [request.request_id for request in queue if id(request) not in seen]
         if lost:
-            raise self.fail(f"order lost {', '.join(lost)}")
+            raise self.fail(f"{hook} lost {', '.join(lost)}")
         return answer
 
 
@@ -328,10 +328,11 @@ def _factory(policy: AdmissionPolicy | Factory) -> Factory:
 
 def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
     """A deep copy; the compiled base class does not copy attributes that a subclass adds."""
-    clone = copy.deepcopy(policy)
+    copies: dict[int, Any] = {}  # of both: what two attributes share they share in the copy
+    clone = copy.deepcopy(policy, copies)
     for name, value in getattr(policy, "__dict__", {}).items():
         if name not in vars(clone):
-            vars(clone)[name] = copy.deepcopy(value)
+            vars(clone)[name] = copy.deepcopy(value, copies)
     return clone
 
 

@@ -90,11 +90,12 @@ def _check_members(view: CacheView) -> None:
 
 
 def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tuple[int, ...]]:
-    """Find up to eight cached keys, symbol by symbol, depth first."""
+    """Find up to eight cached keys of each namespace, symbol by symbol, depth first."""
     found: list[tuple[int, ...]] = []
     for namespace in namespaces:
         open_keys: list[tuple[int, ...]] = [()]
-        while open_keys and len(found) < 8:
+        most = len(found) + 8
+        while open_keys and len(found) < most:
             key = open_keys.pop()
             held = longest_match(list(key), namespace) if key else 0
             longer = [(*key, symbol) for symbol in range(256 if len(key) < 32 else 0)]

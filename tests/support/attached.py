@@ -118,11 +118,20 @@ class ToyAdapter(EngineAdapter):
             raise RuntimeError("injected into detach")
 
 
-def toy_attachment(engine: ToyEngine, **options: Any) -> Attachment[ToyAdapter]:
+TOY = EngineInfo("toy", "1.0", "m", "none")
+
+
+def toy(info: EngineInfo = TOY, **options: Any) -> tuple[ToyEngine, Attachment[ToyAdapter]]:
+    """A new engine, and what is attached to it."""
+    engine = ToyEngine()
+    return engine, toy_attachment(engine, info, **options)
+
+
+def toy_attachment(engine: ToyEngine, info: EngineInfo = TOY, **options: Any) -> Attachment[ToyAdapter]:
     settings = Settings.from_dict({"policy": "peek", **options})
     return Attachment(
         settings,
         lambda: engine.aside,
         lambda shield: ToyAdapter(engine, settings, shield),
-        lambda: EngineInfo("toy", "1.0", "m", "none"),
+        lambda: info,
     )

@@ -36,6 +36,17 @@ def chat_rows(n: int = 200) -> list[str]:
     return rows
 
 
+def anthropic_rows(n: int = 200) -> list[str]:
+    """Chats under ten system prompts of 2,000 characters, as a batch for Anthropic's API."""
+    rows = []
+    for i in range(n):
+        system = [{"type": "text", "text": f"{i % 10}" * 2000}]
+        messages = [{"role": "user", "content": f"question {i}"}]
+        params = {"model": "m", "max_tokens": 9, "system": system, "messages": messages}
+        rows.append(json.dumps({"custom_id": f"r{i}", "params": params}))
+    return rows
+
+
 def write(path: Path, rows: list[str]) -> Path:
     """The rows as a file, compressed if its name says so."""
     data = ("\n".join(rows) + "\n").encode()

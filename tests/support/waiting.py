@@ -24,6 +24,15 @@ PORTS = range(21_000, 31_000)
 _claims: list[TextIO] = []
 
 
+class Clock:
+    """Stands still until a test sets it."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def free_port() -> int:
     """A port that no other test takes while this process lives, and nothing else is likely to.
 
