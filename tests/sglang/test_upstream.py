@@ -121,8 +121,7 @@ def test_everybody_is_served_and_more_is_found(patched: Any, core: str | None) -
     for seed in range(3):
         steppers = [play(patched.SchedulePolicy, policy, core, seed) for policy in ("fcfs", "aged-prefix")]
         found = [
-            sum(record.admissions[0].prefix_len for record in stepper.records.values())
-            for stepper in steppers
+            sum(record.admissions[0].cached for record in stepper.records.values()) for stepper in steppers
         ]
         assert found[0] < found[1]
 

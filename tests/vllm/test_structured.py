@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.alike import SAID, SAYS, stated
+from support.lab import Ask
 from vllm_lab import (
     RequestStatus,
     Scheduler,
@@ -17,9 +19,11 @@ from vllm_lab import (
     queued,
     waiting_names,
 )
-from vllm_small import STRICT, A, B, run_out, scheduler, step
+from vllm_small import STRICT, A, B, VllmLab, lab, run_out, scheduler, step
 
 from peek.adapters.vllm import PeekScheduler
+
+__all__ = ["lab"]
 
 BLOCKED = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
@@ -111,6 +115,20 @@ def test_a_grammar_that_is_not_ready_blocks_nobody() -> None:
     assert "late" in engine.peek.adapter.planner
     late.compiling.set_result(AnyToken())
     assert run_out(engine)["late"] == expected_tokens("late", 65, 3)
+
+
+def test_what_a_request_states_outlasts_a_wait_for_a_grammar(lab: VllmLab) -> None:
+    lab.start_busy()
+    request = structured("asks", [*A, 1], ready=False)
+    request.sampling_params.extra_args = SAYS
+    lab.scheduler.add_request(request)
+    lab.add(Ask("other", [*A, 2]))
+    for is_held in (True, False):
+        lab.plan()
+        assert ("asks" in lab.adapter.planner.held) == is_held
+        assert stated(lab, "asks") == SAID
+        if is_held:
+            request.compiling.set_result(AnyToken())
 
 
 def test_a_grammar_that_cannot_be_compiled() -> None:

@@ -33,7 +33,7 @@ KINDS = ("sync", "async", "priority")
 
 def play_of(seed: int) -> Any:
     """The same requests for the same seed, everywhere."""
-    from vllm_plays import Job, Play
+    from support.plays import Job, Play
 
     rnd = random.Random(seed)
 
@@ -48,7 +48,7 @@ def play_of(seed: int) -> Any:
             tail=rnd.randint(1, 40),
             max_tokens=rnd.randint(1, 30),
             salt=pick(None, None, "s"),
-            lora=pick(None, None, "en", "de"),
+            space=pick(None, None, "en", "de"),
             skip=pick(False, False, True),
             abort=pick(None, None, rnd.randint(0, 20)),
         )
@@ -56,7 +56,7 @@ def play_of(seed: int) -> Any:
     ]
     seats, budget, slack = pick(1, 2, 4, 8), pick(24, 64, 256), pick(0, 1, 8, 20)
     resets = [rnd.randint(0, 40) for _ in range(rnd.randint(0, 2))]
-    return Play(jobs, slack, seats, budget, max_loras=pick(None, 1), resets=resets)
+    return Play(jobs, slack, seats, budget, 16, max_loras=pick(None, 1), resets=resets)
 
 
 def played(play: Any, kind: str, queue: str | None = None, watch: Any = None) -> Any:
@@ -65,7 +65,7 @@ def played(play: Any, kind: str, queue: str | None = None, watch: Any = None) ->
     from vllm_plays import perform
 
     config = make_vllm_config(
-        max_num_seqs=play.max_num_seqs,
+        max_num_seqs=play.seats,
         max_num_batched_tokens=play.budget,
         asynchronous=kind == "async",
         priority=kind == "priority",
@@ -73,39 +73,33 @@ def played(play: Any, kind: str, queue: str | None = None, watch: Any = None) ->
     )
     if queue is not None:
         config.scheduler_config.request_queue_cls = queue
-    return perform(play, None, stock=True, asynchronous=kind == "async", config=config, each_step=watch)
+    return perform(play, None, stock=True, overlap=kind == "async", config=config, each_step=watch)
 
 
 def trace() -> dict[str, Any]:
-    """All that workers are told in all plays, who was passed over, and what each request received."""
-    from vllm_plays import essence
-
+    """All that workers are told in all plays, and who was passed over."""
     found: dict[str, Any] = {}
     for kind in KINDS:
         for seed in SEEDS:
             deferred: list[list[str]] = []
 
-            def watch(scheduler: Any, scheduled: Any, deferred: list[list[str]] = deferred) -> None:
+            def watch(stepper: Any, scheduled: Any, deferred: list[list[str]] = deferred) -> None:
                 if scheduled is not None:
-                    deferred.append(sorted(request.request_id for request in scheduler.deferred_waiting))
+                    deferred.append(sorted(each.request_id for each in stepper.engine.deferred_waiting))
 
             outcome = played(play_of(seed), kind, watch=watch)
-            outputs = [essence(output) for output in outcome.outputs]
-            found[f"{kind} {seed}"] = {"outputs": outputs, "deferred": deferred, "tokens": outcome.tokens}
+            found[f"{kind} {seed}"] = {"outputs": outcome.decisions, "deferred": deferred}
     return found
 
 
 def queue() -> dict[str, int]:
     """`peek` as the queue: sums over all plays of what it did; asserts what must hold in each."""
-    from vllm_plays import check_outcome
-
     sums = dict.fromkeys(("admitted", "cached", "wrong", "deferred", "overtaken", "preempted"), 0)
     for kind in ("sync", "async"):
         for seed in SEEDS:
             play = play_of(seed)
             outcome = played(play, kind, QUEUE, Watch(sums))
-            check_outcome(play, outcome)
-            own = outcome.scheduler.waiting
+            own = outcome.engine.waiting
             assert type(own).__name__ == "PeekRequestQueue"
             assert (own.shield.fallbacks, own.quarantine.total) == (0, 0)
             own.end_scan()
@@ -113,7 +107,7 @@ def queue() -> dict[str, int]:
             assert (len(own._keys), len(own.mirror), len(own.planner)) == (0, 0, 0), (
                 "what is gone is remembered"
             )
-            sums["overtaken"] += sum(not oldest for _, _, oldest in outcome.admissions)
+            sums["overtaken"] += sum(not admission.oldest for admission in outcome.admissions)
             sums["preempted"] += outcome.preemptions
     return sums
 
@@ -126,7 +120,8 @@ class Watch:
         self.foretold: dict[str, int] = {}
         self.waiting: Any = None
 
-    def __call__(self, scheduler: Any, scheduled: Any) -> None:
+    def __call__(self, stepper: Any, scheduled: Any) -> None:
+        scheduler = stepper.engine
         if self.waiting is None:
             self.waiting = waiting = scheduler.waiting
             waiting.clock = lambda: self.step * 0.05
@@ -163,8 +158,7 @@ def hits() -> dict[str, int]:
     from vllm_plays import INTERLEAVED, perform
 
     def found(outcome: Any) -> int:
-        news = [new for output in outcome.outputs for new in output.scheduled_new_reqs]
-        return sum(new.num_computed_tokens for new in news)
+        return sum(admission.cached for admission in outcome.admissions)
 
     return {
         "stock": found(played(INTERLEAVED, "sync")),
