@@ -21,7 +21,7 @@ from vllm_lab import (
     torch,
 )
 from vllm_plays import INTERLEAVED, perform, plays
-from vllm_small import STRICT, A, B, compared, interleaved, matched, run_out, scheduler, step
+from vllm_small import STRICT, A, compared, interleaved, matched, run_out, scheduler, step
 
 
 def sliding(window: int, block_size: int = BLOCK) -> Any:
@@ -181,43 +181,6 @@ def test_eight_requests_of_a_model_with_a_window() -> None:
         cached.append(total)
     assert cached[0] == 0
     assert cached[1] == 1280
-
-
-def test_a_draft_model_drops_the_last_block() -> None:
-    engine = scheduler(num_blocks=200, eagle=True)
-    engine.add_request(make_request("first", [*A, 1], 1))
-    step(engine)
-    assert waiting_behind(engine, {"again": [*A, 2], "less": A[:20], "none": B}) == {
-        "again": 48,
-        "less": 0,
-        "none": 0,
-    }
-
-
-@pytest.mark.skipif(not LOOKS_AHEAD, reason="from vLLM 0.33 on")
-def test_a_draft_model_whose_hashes_look_ahead_drops_nothing() -> None:
-    """A block is another one where another token follows it."""
-    engine = scheduler(num_blocks=200, eagle=True, ahead=True)
-    engine.add_request(make_request("first", [*A, 1], 1, ahead=1))
-    step(engine)
-    assert waiting_behind(engine, {"again": [*A, 1, 2], "fork": [*A, 3], "less": A[:20], "none": B}) == {
-        "again": 64,
-        "fork": 48,
-        "less": 16,
-        "none": 0,
-    }
-
-
-def test_a_recurrent_state_is_kept_where_a_chunk_ended() -> None:
-    """Mamba's "align": no state inside a chunk, so two prompts that fork there share nothing."""
-    engine = scheduler(num_blocks=200, specs=[full_attention(BLOCK), mamba()])
-    trunk = [5] * 64
-    engine.add_request(make_request("first", [*trunk, *[6] * 64, 1], 1))
-    run_out(engine)
-    assert waiting_behind(engine, {"fork": [*trunk, *[7] * 64], "again": [*trunk, *[6] * 64, 2]}) == {
-        "fork": 0,
-        "again": 128,
-    }
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])

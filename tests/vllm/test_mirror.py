@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from support.plays import Play
-from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler, waiting_names
+from vllm_lab import RequestStatus, cached_now, make_request, make_scheduler, waiting_names
 from vllm_plays import INTERLEAVED, perform, plays
 from vllm_small import VllmLab, compared, matched, run_out, step
 
@@ -98,23 +98,6 @@ def test_symbols_are_released_and_used_again() -> None:
     assert len(mirror._keys) <= 8, "numbers are not used again"
 
 
-def test_reset_prefix_cache_is_seen() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=4)
-    engine.add_request(make_request("first", [5] * 96, 1))
-    step(engine)
-    assert not engine.running
-    assert engine.reset_prefix_cache()
-    for name in ("a", "b", "c"):
-        engine.add_request(make_request(name, [5] * 96 + [ord(name)] * 8, 2))
-    engine.peek.adapter.before_schedule()
-    assert matched(engine) == dict.fromkeys("abc", 0)
-    step(engine)  # and what is cached from now on is seen
-    engine.add_request(make_request("d", [5] * 96 + [1] * 8, 2))
-    engine.add_request(make_request("e", [5] * 96 + [2] * 8, 2))
-    engine.peek.adapter.before_schedule()
-    assert matched(engine)["d"] == 96
-
-
 @pytest.fixture
 def sleeper(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
     """Makes engines of two seats that stop watching the pool after so many quiet steps."""
@@ -201,24 +184,6 @@ def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(sleeper: Callable[[int]
     add(engine, "a4", [ord("a")] * 100)
     engine.peek.adapter.sync()
     assert matched(engine) == {"a4": 96} == {"a4": cached_now(engine, engine.requests["a4"])}
-
-
-def test_salt_and_lora_separate_by_themselves() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8)
-    tokens = [5] * 96
-    engine.add_request(make_request("first", [*tokens, 1], 1, cache_salt="s", lora="en"))
-    step(engine)
-    for name, more in {
-        "same": {"cache_salt": "s", "lora": "en"},
-        "salt": {"cache_salt": "t", "lora": "en"},
-        "lora": {"cache_salt": "s", "lora": "de"},
-        "none": {},
-    }.items():
-        engine.add_request(make_request(name, [*tokens, 2], 1, **more))
-    engine.peek.adapter.before_schedule()
-    cached = matched(engine)
-    assert cached == {"same": 6 * BLOCK, "salt": 0, "lora": 0, "none": 0}
-    assert not engine.peek.adapter.planner.tree.has_sharing
 
 
 def test_pooling_requests() -> None:

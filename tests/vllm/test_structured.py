@@ -17,7 +17,6 @@ from vllm_lab import (
     free_blocks,
     make_request,
     queued,
-    waiting_names,
 )
 from vllm_small import STRICT, A, B, VllmLab, lab, run_out, scheduler, step
 
@@ -146,16 +145,3 @@ def test_a_grammar_that_cannot_be_compiled() -> None:
     assert not engine.requests
     stats = engine.peek.adapter.planner.stats
     assert (stats.admitted, stats.withdrawn) == (3, 1)
-
-
-def test_an_abort_before_the_grammar_is_ready() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=1)
-    for i in range(4):
-        engine.add_request(structured(f"A{i}", [*A, i], ready=i != 1))
-    step(engine)
-    engine.finish_requests("A1", RequestStatus.FINISHED_ABORTED)
-    while engine.has_unfinished_requests():
-        step(engine)
-    assert (engine.peek.adapter.planner.stats.admitted, engine.peek.adapter.planner.stats.withdrawn) == (3, 1)
-    assert waiting_names(engine) == []
-    assert len(engine.peek.adapter.mirror) == 0

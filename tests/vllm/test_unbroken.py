@@ -85,42 +85,6 @@ def test_requests_that_hold_kv_keep_their_place() -> None:
     assert "B1" not in engine.peek.adapter.planner
 
 
-def test_skip_reading_prefix_cache() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8)
-    engine.add_request(make_request("first", [*A, 1], 1))
-    step(engine)
-    engine.add_request(make_request("skips", [*A, 2], 1, skip_reading=True))
-    engine.add_request(make_request("reads", [*A, 3], 1))
-    engine.peek.adapter.before_schedule()
-    assert not engine.peek.adapter.planner.tree.has_sharing
-    cached = matched(engine)
-    assert cached == {"skips": 0, "reads": 64}
-    assert cached_now(engine, engine.requests["skips"]) == 0
-    run_out(engine)
-    assert engine.peek.adapter.cached_real == 64
-
-
-def test_requests_without_hashes() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8)
-    for i in range(4):
-        engine.add_request(make_request(f"short{i}", [5] * (BLOCK - 1), 1))
-        engine.add_request(make_request(f"block{i}", [5] * BLOCK, 1))
-    interleaved(engine, 4)
-    bare = make_request("bare", [*A, 1], 1, hashed=False)
-    engine.waiting.add_request(bare)
-    engine.peek.adapter.before_schedule()
-    assert "bare" in engine.peek.adapter.planner
-    engine.waiting.remove_request(bare)  # vLLM itself cannot cache what has no hashes
-    assert set(run_out(engine)) == {
-        *(f"{k}{i}" for k in ("short", "block") for i in range(4)),
-        "A0",
-        "B1",
-        "A2",
-        "B3",
-    }
-    assert len(engine.peek.adapter.mirror) == 0
-
-
 def test_output_tokens_grow_the_hash_list() -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=2)
     first = make_request("first", A, 64)

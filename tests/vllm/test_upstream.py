@@ -9,14 +9,13 @@ the copy first, plays random requests and prints what came of it.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.whole import lay_over, run_with
 
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -170,46 +169,27 @@ def hits() -> dict[str, int]:
 # -- the tests -----------------------------------------------------------------------------------------
 
 
-def run(what: str, *first: Path) -> Any:
-    """What this file prints when a Python that looks into `first` before all else runs it."""
-    here = [str(path) for path in (*first, ROOT, UPSTREAM, Path(__file__).parent, ROOT / "tests")]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(here), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, what],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()[-1]
-
-
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the installed vLLM, patched."""
-    sys.path.insert(0, str(UPSTREAM))
-    try:
-        import overlay
-    finally:
-        sys.path.remove(str(UPSTREAM))
-    site = overlay.installed("vllm")
-    assert site is not None
-    complaint = overlay.apply(PATCH, site, "--check")
-    if complaint:
+    folder: Path = tmp_path_factory.mktemp("patched")
+    if lay_over("vllm", [PATCH], folder):
         import vllm
 
         pytest.skip(f"{PATCH.name} is for vLLM 0.33.0 and fits 0.32.0, this is {vllm.__version__}")
-    folder: Path = tmp_path_factory.mktemp("patched")
-    overlay.lay([PATCH], site, folder)
     return folder
+
+
+def run(what: str, *first: Path) -> Any:
+    """What this file prints when a Python that looks into `first` before all else runs it."""
+    path = [*first, ROOT, UPSTREAM, Path(__file__).parent, ROOT / "tests"]
+    return run_with(path, Path.cwd(), __file__, what)
 
 
 def test_without_a_queue_class_nothing_changes(patched: Path) -> None:
     before, after = run("trace"), run("trace", patched)
     assert before == after
-    rows = json.loads(after).values()
+    rows = after.values()
     assert len(rows) == len(KINDS) * len(SEEDS)
     for name in ("new", "preempted"):
         assert any(output[name] for row in rows for output in row["outputs"]), name
@@ -217,22 +197,20 @@ def test_without_a_queue_class_nothing_changes(patched: Path) -> None:
 
 
 def test_as_a_queue_everybody_is_served_and_finds_what_was_foretold(patched: Path) -> None:
-    sums = json.loads(run("queue", patched))
+    sums = run("queue", patched)
     assert sums.pop("wrong") == 0
     for name, count in sums.items():
         assert count > 0, name
 
 
 def test_the_queue_finds_what_the_adapter_finds(patched: Path) -> None:
-    found = json.loads(run("hits", patched))
+    found = run("hits", patched)
     assert found["stock"] < found["queue"]
     assert found["queue"] == found["adapter"] == 6 * 96
 
 
 def test_the_queue_refuses_what_it_does_not_do(patched: Path) -> None:
-    assert json.loads(run("refuses", patched)) == (
-        "PeekRequestQueue is for --scheduling-policy fcfs: leave out priority"
-    )
+    assert run("refuses", patched) == ("PeekRequestQueue is for --scheduling-policy fcfs: leave out priority")
 
 
 def refuses() -> str:
