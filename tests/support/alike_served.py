@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -53,22 +54,15 @@ class Host:
     refuses_again: bool
     in_process: ClassVar[dict[str, str]]
 
-    def prompts(self) -> list[list[int]]:
-        """Eight of the worked check."""
-        raise NotImplementedError
+    prompts: Callable[[], list[list[int]]]
+    """Eight of the worked check."""
+    serving: Callable[..., AbstractContextManager[Server]]
+    """A server in a folder, with these options of `peek`; None: what `flags` and `environ` say is all.
 
-    def serving(
-        self, folder: Path, options: dict[str, Any] | None, *flags: str, **more: Any
-    ) -> AbstractContextManager[Server]:
-        """A server with these options of `peek`; None: what `flags` and `environ` say is all.
-
-        `more`: the `program`; whether it is `watched`, and has `words`; its number of `ranks`; an `environ`.
-        """
-        raise NotImplementedError
-
-    def admitted(self, folder: Path) -> Path:
-        """What a watched server notes."""
-        raise NotImplementedError
+    By name: the `program`; whether it is `watched`, and has `words`; its number of `ranks`; an `environ`.
+    """
+    admitted: Callable[[Path], Path]
+    """What a watched server notes in a folder."""
 
     def check_ranks(self, folder: Path, log: str) -> None:
         """Whatever two ranks must have in common."""

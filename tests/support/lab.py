@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 
 from support.broken import Broken
-from support.plays import Play
 from support.stepping import Steps
 
 A, B = list(range(100, 164)), list(range(200, 264))
@@ -37,7 +36,7 @@ class Played(NamedTuple):
 
 
 class Lab:
-    """An engine's lab; what raises `NotImplementedError` is the engine's own.
+    """An engine's lab; what is only declared here is the engine's own.
 
     Attributes:
         engine, version: as in `TESTED`.
@@ -57,59 +56,32 @@ class Lab:
     caches_at_once: bool
     stepper: Steps
 
-    def make(self, label: str | None, tokens: int, seats: int, priority: bool, options: Any) -> Steps:
-        """A new engine with a cache of so many tokens; `options` of `peek`, which a stock one has not."""
-        raise NotImplementedError
-
-    def request(self, ask: Ask) -> Any:
-        """The engine's request; of those that are made, each arrived later than the one before."""
-        raise NotImplementedError
-
-    def spoil(self, request: Any) -> str:
-        """Make a request one that cannot be translated; return what its value must not show as in the log."""
-        raise NotImplementedError
-
-    def in_order(self, stepper: Any) -> list[Any]:
-        """The requests that wait, the next one first."""
-        raise NotImplementedError
-
-    def plan(self) -> list[str]:
-        """Have the queue put in order as if seats were free; the names in it."""
-        raise NotImplementedError
-
-    def withdraw(self, request: Any) -> None:
-        """Take a request out of the queue, as an engine does that runs it for a while."""
-        raise NotImplementedError
-
-    def come_back(self, request: Any) -> None:
-        """Put it back where the engine would."""
-        raise NotImplementedError
-
-    def misread(self, patch: pytest.MonkeyPatch) -> None:
-        """Have the engine find less in its cache than its names promise."""
-        raise NotImplementedError
-
-    def check_stock_objects(self) -> None:
-        """Nothing of `peek` is left in the engine that was started last."""
-        raise NotImplementedError
-
-    def plays(self, **kinds: Any) -> Any:
-        """A strategy of plays for this engine."""
-        raise NotImplementedError
-
-    def perform(
-        self, play: Play, label: str | None, overlap: bool = False, each_step: Any = None, **options: Any
-    ) -> Any:
-        """Play it to the end on a new engine; its stepper."""
-        raise NotImplementedError
-
-    def simulate(self, workload: Any, mode: str) -> tuple[float, Any]:
-        """Play a workload in virtual time: the hit, and the account of the shadow if there is one."""
-        raise NotImplementedError
-
-    def account_at_the_end(self, stepper: Any) -> Any:
-        """Of a shadow that follows nobody any more; None if it never saw anybody."""
-        raise NotImplementedError
+    make: Callable[..., Any]
+    """A new engine for a label, None for a stock one, tokens of cache, seats, priority, options of `peek`."""
+    request: Callable[[Ask], Any]
+    """The engine's request; of those that are made, each arrived later than the one before."""
+    spoil: Callable[[Any], str]
+    """Make a request one that cannot be translated; return what must not show of it in the log."""
+    in_order: Callable[[Any], list[Any]]
+    """The requests that wait in a stepper's engine, the next one first."""
+    plan: Callable[[], list[str]]
+    """Have the queue put in order as if seats were free; the names in it."""
+    withdraw: Callable[[Any], None]
+    """Take a request out of the queue, as an engine does that runs it for a while."""
+    come_back: Callable[[Any], None]
+    """Put it back where the engine would."""
+    misread: Callable[[pytest.MonkeyPatch], None]
+    """Have the engine find less in its cache than its names promise."""
+    check_stock_objects: Callable[[], None]
+    """Nothing of `peek` is left in the engine that was started last."""
+    plays: Callable[..., Any]
+    """A strategy of plays for this engine."""
+    perform: Callable[..., Any]
+    """Play one to the end: the play, a label or None, whether results overlap, `each_step`, options."""
+    simulate: Callable[[Any, str], tuple[float, Any]]
+    """Play a workload in virtual time in a mode: the hit, and the account of the shadow if there is one."""
+    account_at_the_end: Callable[[Any], Any]
+    """Of a stepper's shadow that follows nobody any more; None if it never saw anybody."""
 
     def planners(self, adapter: Any) -> list[Any]:
         """The adapter's planner, or those of all priorities."""

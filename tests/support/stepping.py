@@ -51,7 +51,7 @@ class Record:
 
 
 class Steps:
-    """What both engines' steppers have: time, and what was seen.
+    """What both engines' steppers have: time, and what was seen; what is only declared is an engine's own.
 
     Attributes:
         at: steps so far.
@@ -62,6 +62,21 @@ class Steps:
     """
 
     beside: Any = None
+    idle: Any
+    add: Callable[[Any], None]
+    abort: Callable[[str], None]
+    request_of: Callable[..., Any]
+    """The engine's request for a `Job`, its name and number, in a `Play`."""
+    reset: Callable[[], None] = staticmethod(lambda: None)
+    """Empty the cache, if the engine does."""
+    step: Callable[[], Any]
+    """One step; what the scheduler decided."""
+    essence: Callable[[Any], Any]
+    """That in a form that compares."""
+    check: Callable[[], None]
+    """Nobody is in two lists, or in none."""
+    check_nothing_is_left: Callable[[], None]
+    """Of an idle engine: everything is free, and `peek` remembers nobody."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -73,39 +88,6 @@ class Steps:
     @property
     def now(self) -> float:
         return self.at * STEP_S
-
-    @property
-    def idle(self) -> bool:
-        raise NotImplementedError
-
-    def request_of(self, job: Any, name: str, number: int, play: Any) -> Any:
-        """The engine's request for a `Job` of a `Play`."""
-        raise NotImplementedError
-
-    def add(self, request: Any) -> None:
-        raise NotImplementedError
-
-    def abort(self, rid: str) -> None:
-        raise NotImplementedError
-
-    def reset(self) -> None:
-        """Empty the cache, if the engine does."""
-
-    def step(self) -> Any:
-        """One step; what the scheduler decided."""
-        raise NotImplementedError
-
-    def essence(self, decided: Any) -> Any:
-        """What `step` returned, in a form that compares."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Nobody is in two lists, or in none."""
-        raise NotImplementedError
-
-    def check_nothing_is_left(self) -> None:
-        """Of an idle engine: everything is free, and `peek` remembers nobody."""
-        raise NotImplementedError
 
     def note(self, admission: Admission) -> None:
         self.admissions.append(admission)

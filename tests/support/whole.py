@@ -34,7 +34,7 @@ def run_python(folder: Path, *words: str, status: int = 0, **environ: Any) -> st
 
 
 def run_engine(
-    script: Path, folder: Path, model: str, runs: list[dict[str, Any]], **environ: str
+    script: Path, folder: Path, model: str, runs: list[dict[str, Any]], **environ: Any
 ) -> tuple[list[dict[str, Any]], str]:
     """What `engine_run.py` makes of these runs, and what it wrote."""
     folder.mkdir(exist_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter
 from typing import Any, get_args
 
 import pytest
@@ -21,7 +20,9 @@ from vllm_lab import (
     torch,
 )
 from vllm_plays import INTERLEAVED, perform, plays
-from vllm_small import STRICT, A, compared, interleaved, matched, run_out, scheduler, step
+from vllm_small import STRICT, A, Comparison, interleaved, matched, run_out, scheduler, step
+
+from peek.trie.keys import unpack
 
 
 def sliding(window: int, block_size: int = BLOCK) -> Any:
@@ -75,40 +76,30 @@ ALIKE = {"two of full attention", "draft model, hashes ahead"}
 """Layouts in which a match is worth what full attention has."""
 
 
-class Comparison:
-    """A new walk, and the planner's own that trusts `version`, against vLLM's answer.
-
-    Now and then vLLM is made to evict free blocks here and there, so that groups keep different parts.
-    """
+class InGroups(Comparison):
+    """Now and then vLLM is made to evict free blocks here and there, so that groups keep different parts."""
 
     def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
+        super().__init__()
         self.rnd = random.Random(5)
 
     def __call__(self, stepper: Any, scheduled: Any) -> None:
-        engine, adapter = stepper.engine, stepper.beside.adapter
-        pool = engine.kv_cache_manager.block_pool
+        pool = stepper.engine.kv_cache_manager.block_pool
         for block in pool.free_block_queue.get_all_free_blocks() if self.rnd.random() < 0.3 else ():
             if block.block_hash is not None and self.rnd.random() < 0.15:
                 pool._maybe_evict_cached_block(block)
-        mirror = adapter.mirror
-        for name, (anew, mine, truth) in (compared(engine) or {}).items():
-            assert anew == mine == truth, f"{name}: the version stood still, or the mirror is wrong"
-            self.seen["cached" if truth else "cold"] += 1
-            full = sum(mirror._holds(symbol) for symbol in symbols(adapter, name))
-            self.seen["less than full attention has"] += truth < full * mirror.unit_tokens
+        super().__call__(stepper, scheduled)
 
-
-def symbols(adapter: Any, name: str) -> list[int]:
-    from peek.trie.keys import unpack
-
-    return unpack(adapter.planner.tree.key_of(name))
+    def saw(self, adapter: Any, name: str, truth: int) -> None:
+        super().saw(adapter, name, truth)
+        full = sum(map(adapter.mirror._holds, unpack(adapter.planner.tree.key_of(name))))
+        self.seen["less than full attention has"] += truth < full * adapter.mirror.unit_tokens
 
 
 @pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek"])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_mirror_equals_vllms_own_answer(name: str, policy: str) -> None:
-    compare = Comparison()
+    compare = InGroups()
     layout = LAYOUTS[name]
     room = 1 + len(layout.get("specs", ()))
 

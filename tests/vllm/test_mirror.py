@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import example, given, settings
 from support.plays import Play
 from vllm_lab import RequestStatus, cached_now, make_request, make_scheduler, waiting_names
 from vllm_plays import INTERLEAVED, perform, plays
-from vllm_small import VllmLab, compared, matched, run_out, step
+from vllm_small import Comparison, matched, run_out, step
 
 from peek.adapters.vllm import PeekScheduler
 
@@ -24,25 +23,6 @@ SLEEPS = {"policy": "peek", "unshared": "arrival"}
 
 def scheduler(**more: Any) -> Any:
     return make_scheduler(PeekScheduler, options=STRICT, **more)
-
-
-class Comparison:
-    """A new walk, and the planner's own that trusts `version`, against vLLM's answer."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def __call__(self, stepper: Any, scheduled: Any) -> None:
-        adapter = stepper.beside.adapter
-        assert len(adapter.mirror) == 0 or adapter._keys, "symbols that nothing waits for"
-        found = compared(stepper.engine)
-        if found is None:
-            assert not any(planner.tree.has_sharing for planner in VllmLab().planners(adapter))
-            self.seen["asleep"] += 1
-            return
-        for name, (anew, mine, truth) in found.items():
-            assert anew == mine == truth, f"{name}: the version stood still, or the mirror is wrong"
-            self.seen["cached" if truth else "cold"] += 1
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -84,6 +85,27 @@ def compared(engine: Any) -> dict[str, tuple[int, int, int]] | None:
         for name, hit in anew.items()
         if name in engine.requests  # else aborted since the last call of schedule()
     }
+
+
+class Comparison:
+    """A new walk, and the planner's own that trusts `version`, against vLLM's answer, in each step."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def __call__(self, stepper: Any, scheduled: Any) -> None:
+        adapter = stepper.beside.adapter
+        assert len(adapter.mirror) == 0 or adapter._keys, "symbols that nothing waits for"
+        found = compared(stepper.engine)
+        if found is None:
+            assert not any(planner.tree.has_sharing for planner in VllmLab().planners(adapter))
+            self.seen["asleep"] += 1
+        for name, (anew, mine, truth) in (found or {}).items():
+            assert anew == mine == truth, f"{name}: the version stood still, or the mirror is wrong"
+            self.saw(adapter, name, truth)
+
+    def saw(self, adapter: Any, name: str, truth: int) -> None:
+        self.seen["cached" if truth else "cold"] += 1
 
 
 class VllmLab(Lab):
