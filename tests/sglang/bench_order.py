@@ -52,7 +52,7 @@ def play(policy: str, core: str | None, limit: bool = True, label: str | None = 
     first = [record.admissions[0] for record in stepper.records.values()]
     waits = np.array([admission.step for admission in first])
     return {
-        "hit": sum(admission.prefix_len for admission in first) / (REQUESTS * (SHARED + OWN)),
+        "hit": sum(admission.cached for admission in first) / (REQUESTS * (SHARED + OWN)),
         "mean": float(waits.mean()),
         "p99": float(np.percentile(waits, 99)),
         "max": float(waits.max()),

@@ -1,9 +1,7 @@
 """SGLang's real radix cache, allocator and policy without a model: what the tests and the bench share.
 
 A `World` is what SGLang's scheduler holds of them; `sglang_stepper.Stepper` plays the scheduler over it.
-A fake model says the token at a position of a request, a function of the two, so that what a request
-receives can be foretold and must not depend on who scheduled it.  Works on 0.5.9, 0.5.17 and 0.5.23,
-whose constructors, modules and token containers differ.
+Works on 0.5.9, 0.5.17 and 0.5.23, whose constructors, modules and token containers differ.
 """
 
 from __future__ import annotations
@@ -11,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import sys
 import warnings
-import zlib
 from array import array
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +38,8 @@ with warnings.catch_warnings():
         from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
     except ImportError:
         UnifiedRadixCache = None
+
+sys.path.append(str(Path(__file__).parents[1]))  # behind everything, for a bench that has this folder only
 
 VERSION = sglang.version.__version__
 RELEASE = tuple(int(part) for part in VERSION.split(".")[:3])
@@ -208,15 +209,6 @@ def make_request(
     )
     request.time_stats.wait_queue_entry_time = arrival
     return request
-
-
-def token_at(rid: str, position: int) -> int:
-    """What the fake model says: nothing but the request and the position counts."""
-    return 3 + zlib.crc32(f"{rid}/{position}".encode()) % 1000
-
-
-def expected_tokens(rid: str, prompt: int, count: int) -> list[int]:
-    return [token_at(rid, prompt + i) for i in range(count)]
 
 
 def key_of(request: Any) -> Any:

@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-TINY_LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1024,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.02,
-    "use_cache": True,
-}
+from support.models import TINY_LLAMA, write_config
 
 
 def write_model(folder: Path, words: bool = False) -> str:
@@ -40,8 +16,7 @@ def write_model(folder: Path, words: bool = False) -> str:
     import torch
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(TINY_LLAMA))
+    write_config(folder, torch_dtype="float32")
     rnd = torch.Generator().manual_seed(0)
     tensors = {
         name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=rnd) * 0.2

@@ -9,10 +9,8 @@ from typing import Any
 from sglang_lab import World
 
 from peek.adapters.activation import Settings
-from peek.adapters.priorities import PriorityPlanners
 from peek.adapters.sglang.plugin import INSERTS, around_insert, around_order, stand
 from peek.adapters.sglang.plugin import attach as attach_to
-from peek.planner import Planner
 
 for target in INSERTS:
     if find_spec(target.rsplit(".", 2)[0]) is not None:
@@ -29,9 +27,3 @@ def attach(world: World, label: str = "peek", scheduler: Any = None, **more: Any
     policy.calc_priority = partial(around_order, type(policy).calc_priority, policy)
     policy.peek = attach_to(policy, settings_of(label, **more), scheduler=scheduler)
     return policy.peek
-
-
-def planners_of(adapter: Any) -> list[Planner]:
-    """An adapter's planner, or those of all priorities."""
-    planner = adapter.planner.observed
-    return planner._all() if isinstance(planner, PriorityPlanners) else [planner]

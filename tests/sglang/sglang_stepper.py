@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import sglang_versions as versions
-from sglang_lab import VOCABULARY, World, token_at
-from sglang_records import Admission, Record, admissions_of
+from sglang_lab import VOCABULARY, World, leaked, make_request
+from sglang_tree import locked
+from support.stepping import Admission, Record, Steps, token_at
 
 from peek.adapters.sglang.plugin import after_prefill
 
@@ -26,11 +27,10 @@ with warnings.catch_warnings():
     from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-STEP_S = 0.05
 MODEL = SimpleNamespace(vocab_size=VOCABULARY, is_encoder_decoder=False, is_matryoshka=False)
 
 
-class Stepper:
+class Stepper(Steps):
     """Plays the scheduler; `waiting_queue` and `running` are what SGLang calls so.
 
     To the plug-in's hooks it is a scheduler: what they ask of one has SGLang's name, and the hook behind the
@@ -49,6 +49,7 @@ class Stepper:
         max_prefill_tokens: int = 16384,
         ratio: float = 0.7,
     ) -> None:
+        super().__init__()
         self.world = world
         self.policy = world.policy
         self.overlap = overlap
@@ -60,16 +61,28 @@ class Stepper:
         self.running = ScheduleBatch(reqs=[])
         self.last: Any = None
         self.chunked: Any = None
-        self.at = 0
         self.processed_tokens = 0
-        self.records: dict[str, Record] = {}
-        self.admissions: list[Admission] = []
         self._aborted_chunk: Any = None
         self._results: deque[tuple[Any, list[int]]] = deque()
 
     @property
     def running_batch(self) -> Any:
         return self.running
+
+    @property
+    def beside(self) -> Any:
+        return getattr(self.policy, "peek", None)
+
+    def request_of(self, job: Any, name: str, number: int, play: Any) -> Any:
+        return make_request(
+            name,
+            job.tokens(number),
+            job.max_tokens,
+            extra_key=job.space,
+            cache_salt=job.salt,
+            priority=job.priority if play.priority else None,
+            arrival=job.arrival_s(number),
+        )
 
     # -- what comes from outside --------------------------------------------------------------------------
 
@@ -94,30 +107,52 @@ class Stepper:
     # -- the loop -----------------------------------------------------------------------------------------
 
     @property
-    def now(self) -> float:
-        return self.at * STEP_S
-
-    @property
     def idle(self) -> bool:
         return not (self.waiting_queue or self.running.reqs or self.last or self.chunked or self._results)
 
     def step(self) -> Any:
         """One turn of the event loop; the batch that it launched, or None."""
+        self.watch(self, None)
         batch = self._next_batch()
         if batch is not None:
             self._launch(batch)
         while len(self._results) > (1 if self.overlap and batch is not None else 0):
             self._process(*self._results.popleft())
         self.last = batch
+        self.watch(self, batch)
         self.at += 1
         return batch
 
-    def run_out(self, limit: int = 4000) -> None:
-        for _ in range(limit):
-            if self.idle:
-                return
-            self.step()
-        raise AssertionError(f"nothing ends: {[request.rid for request in self.waiting_queue]} wait")
+    def essence(self, decided: Any) -> list[str]:
+        return [] if decided is None else [request.rid for request in decided.reqs]
+
+    def check(self) -> None:
+        waiting = [request.rid for request in self.waiting_queue]
+        inside = [*self.running.reqs, *(self.last.reqs if self.last else []), self.chunked]
+        running = {request.rid for request in inside if request is not None and not request.finished()}
+        known = {rid for rid, record in self.records.items() if not (record.finished or record.aborted)}
+        assert sorted(waiting) == sorted(known - running), "somebody is in two lists, or in none"
+        assert running <= known
+
+    def check_nothing_is_left(self) -> None:
+        world = self.world
+        assert leaked(world) == 0, "slots leaked"
+        assert locked(world) == 0, "somebody still holds a part of the tree"
+        assert len(world.pool.free_slots) == world.pool.size, "a row is still taken"
+        adapter = None if self.beside is None else self.beside.adapter
+        if adapter is not None:
+            adapter.order([])
+            assert self.beside.shield.fallbacks == 0
+            assert len(adapter.planner) == len(adapter.quarantine) == 0
+            assert (adapter._waiting, adapter._in_flight, adapter._turns, adapter._door.lent) == (
+                {},
+                {},
+                {},
+                {},
+            )
+            assert adapter._door.pages is None or len(adapter._door.pages) == 0, (
+                "pages outlive their requests"
+            )
 
     def _next_batch(self) -> Any:
         self._end_aborted_chunk()
@@ -172,9 +207,8 @@ class Stepper:
         if not adder.can_run_list:
             return None
         entered = set(adder.can_run_list)
-        for admission in admissions_of(self.waiting_queue, adder.can_run_list, self.at):
-            self.admissions.append(admission)
-            self.records[admission.rid].admissions.append(admission)
+        for admission in self._entering(adder.can_run_list):
+            self.note(admission)
         self.waiting_queue = [request for request in self.waiting_queue if request not in entered]
         if adder.new_chunked_req is not None:
             assert self.chunked is None
@@ -186,6 +220,19 @@ class Stepper:
         batch.decoding_reqs = None
         self.processed_tokens += batch.extend_num_tokens
         return batch
+
+    def _entering(self, entered: list[Any]) -> Iterator[Admission]:
+        """Those of the queue that a batch took, in its order; without the next chunk of an older one."""
+        fresh = [request for request in self.waiting_queue if not request.retracted_stain]
+        by_age = sorted(fresh, key=lambda request: request.time_stats.wait_queue_entry_time)
+        for request in filter(set(self.waiting_queue).__contains__, entered):
+            again = bool(request.retracted_stain)
+            cached = versions.prefix_len(request)
+            whole = len(request.origin_input_ids) + len(request.output_ids)
+            oldest = not again and by_age[0] is request
+            yield Admission(request.rid, self.at, cached, whole - cached, oldest, again)
+            if not again:
+                by_age.remove(request)
 
     def _fill(self) -> Any:
         """Admit from the head of the queue until somebody does not fit."""
@@ -242,7 +289,7 @@ class Stepper:
             retracted, self.ratio, given_up = versions.retract(batch, self.world.settings)
             assert not given_up, "the pool is too small for a single request"
             for request in retracted:
-                self.records[request.rid].retractions += 1
+                self.records[request.rid].preemptions += 1
                 self._queue(request, self.now)
         if batch.batch_size() < before:
             batch.batch_is_full = False

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sglang_lab import CORES, HAS_CORES, RELEASE
 from sglang_model import write_model
+from support import whole
+from support.whole import cached
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]
 SHARED, OWN = 1900, 100
 ENGINE = {
     "max_total_tokens": 2200,  # one prompt
@@ -25,48 +21,32 @@ ENGINE = {
     "max_running_requests": 8,
     "schedule_policy": "fcfs",
 }
+OURS = "peek.adapters.sglang.Engine"
 HAS_PLUGINS = RELEASE >= (0, 5, 11)
 
 
 def worked_prompts() -> dict[str, list[int]]:
-    rnd = random.Random(0)
-    shared = {tenant: [rnd.randrange(20, 1000) for _ in range(SHARED)] for tenant in "ABC"}
-    return {name: shared[name[0]] + [rnd.randrange(20, 1000) for _ in range(OWN)] for name in NAMES}
+    return whole.worked_prompts(SHARED, OWN)
 
 
 def job(**environ: str) -> dict[str, Any]:
     prompts = worked_prompts()
     run = {"prompts": prompts, "max_tokens": dict.fromkeys(prompts, 4), "engine": ENGINE, "environ": environ}
     if environ and not HAS_PLUGINS:
-        run["engine_class"] = "peek.adapters.sglang.Engine"
+        run["engine_class"] = OURS
     return run
 
 
 def run_engine(folder: Path, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The result, and what the processes wrote to standard error."""
-    folder.mkdir()
-    task, result = folder / "task.json", folder / "result.json"
-    task.write_text(json.dumps({"model": write_model(folder / "model"), "runs": [run]}))
+    """The result, and what the processes wrote."""
     script = Path(__file__).with_name("engine_run.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(task), str(result)],
-        cwd=folder,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(result.read_text())[0], done.stderr
+    rows, said = whole.run_engine(script, folder, write_model(folder / "model"), [run])
+    return rows[0], said
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_engine(tmp_path_factory.mktemp("sglang") / "stock", job())[0]
-
-
-def cached(row: dict[str, Any]) -> int:
-    return sum(row["cached"].values())
 
 
 def test_stock_order_finds_nothing(stock: dict[str, Any]) -> None:
@@ -86,10 +66,7 @@ def test_worked_check(label: str, core: str | None, stock: dict[str, Any], tmp_p
 
 
 def test_installed_and_not_asked_for(stock: dict[str, Any], tmp_path: Path) -> None:
-    run = job()
-    if not HAS_PLUGINS:
-        run["engine_class"] = "peek.adapters.sglang.Engine"
-    row, _ = run_engine(tmp_path / "run", run)
+    row, _ = run_engine(tmp_path / "run", job() if HAS_PLUGINS else {**job(), "engine_class": OURS})
     assert row == stock
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from bench_cost import cache_prompt
-from hypothesis import assume, given, settings
 from sglang_lab import CORES, SchedulePolicy, make_request, make_world
-from sglang_plays import Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_tree import match_len
 
@@ -41,33 +37,6 @@ def test_a_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SystemExit, match="peak") as raised:  # SGLang logs any other and serves on
         plugin.register()
     assert isinstance(raised.value.__cause__, InvalidConfig)
-
-
-@settings(max_examples=25)
-@given(play=plays(priority=True))
-def test_nothing_shared_and_nothing_cached_is_the_stock_schedule(play: Play) -> None:
-    """Every prompt starts with a token of its own; who is retracted would hit what it left."""
-    jobs = [
-        SimpleNamespace(**{**vars(job), "prompt": job.prompt, "request": Alone(job)}) for job in play.jobs
-    ]
-    alone = Play(**{**vars(play), "jobs": jobs})
-    stock = perform(alone)
-    assume(stock.retractions == 0)
-    mine = perform(alone, lambda stepper: attach(stepper.world, "peek", unshared="arrival"))
-    check_outcome(alone, mine)
-    assert mine.batches == stock.batches
-
-
-class Alone:
-    """`Job.request` with another first token for each request."""
-
-    def __init__(self, job: Any) -> None:
-        self.job = job
-
-    def __call__(self, rid: str, number: int, with_priority: bool) -> Any:
-        request = self.job.request(rid, number, with_priority)
-        request.origin_input_ids[0] = 1000 + number
-        return request
 
 
 # -- standing aside ------------------------------------------------------------------------------------

@@ -9,46 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sglang_hybrid import SHAPES, eagle_world, hybrid_world, insert_hybrid, insert_pairs, make_gaps
-from sglang_lab import CORES, HAS_CORES, World, make_request, make_world
+from sglang_hybrid import SHAPES, eagle_world, hybrid_world, insert_hybrid, make_gaps
+from sglang_lab import CORES, HAS_CORES, make_request, make_world
 from sglang_small import attach
-from sglang_tree import snapshot
-from test_views import insert, stock_answer
-
-
-def runs(ids: list[int], lengths: list[int]) -> Any:
-    run = st.tuples(st.sampled_from(ids), st.sampled_from(lengths))
-    return st.lists(run, min_size=1, max_size=4).map(lambda found: [v for v, n in found for _ in range(n)])
-
-
-def compare(world: World, adapter: Any, prompts: list[list[int]], seen: Counter[str]) -> None:
-    requests = [make_request(f"r{i}", tokens) for i, tokens in enumerate(prompts)]
-    adapter.order(list(requests))
-    mine = {r.rid: int(adapter.planner.tree.request(r.rid).cached_len) for r in requests}
-    assert mine == {r.rid: stock_answer(world, r) for r in requests}
-    seen.update("hit" if length else "miss" for length in mine.values())
-
-
-@pytest.mark.parametrize(("core", "page"), [(core, page) for core in CORES for page in (1, 4)])
-def test_the_walk_equals_match_prefix_on_pairs(core: str | None, page: int) -> None:
-    texts = runs([3, 4, 2**40], [1, 2, page, 2 * page])
-    seen: Counter[str] = Counter()
-
-    @settings(max_examples=100)
-    @given(cached=st.lists(texts, max_size=5), queue=st.lists(texts, min_size=2, max_size=6))
-    def state(cached: list[list[int]], queue: list[list[int]]) -> None:
-        world = eagle_world(page, core)
-        adapter = attach(world, "lpm-nolimit+lru").adapter
-        for tokens in cached:
-            insert_pairs(world, tokens)
-        before = snapshot(world)
-        adapter.order([make_request(f"x{i}", tokens) for i, tokens in enumerate(queue)])
-        assert snapshot(world) == before
-        for _ in range(2):
-            compare(world, adapter, queue, seen)
-
-    state()
-    assert min(seen["hit"], seen["miss"]) > 50
+from test_views import compare, insert, runs
 
 
 def test_pairs_in_common_are_one_less_than_tokens() -> None:
@@ -79,13 +43,13 @@ def test_the_walk_equals_match_prefix_on_hybrid_caches(shape: str) -> None:
             insert_hybrid(world, shape, tokens, min(without, len(tokens) - 1))
         make_gaps(world, shape, *gaps)
         for _ in range(2):
-            compare(world, adapter, [[*tokens, 5] for tokens in queue], seen)
+            compare(world, adapter, [(None, [*tokens, 5]) for tokens in queue], seen)
         for tokens, _ in cached[:2]:
             insert_hybrid(world, shape, tokens, 0)
-        compare(world, adapter, [[*tokens, 5] for tokens in queue], seen)
+        compare(world, adapter, [(None, [*tokens, 5]) for tokens in queue], seen)
 
     state()
-    assert min(seen["hit"], seen["miss"]) > 50
+    assert min(seen["cached"], seen["cold"]) > 50
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from sglang_model import write_model
+from support.whole import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -16,9 +15,7 @@ pytestmark = pytest.mark.slow
 def test_reordered_prompts_hit_and_results_stay(tmp_path: Path) -> None:
     script = Path(__file__).with_name("offline_run.py")
     result = tmp_path / "result.json"
-    command = [sys.executable, str(script), write_model(tmp_path / "model"), str(result)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_python(tmp_path, str(script), write_model(tmp_path / "model"), str(result))
     found = json.loads(result.read_text())
     assert found["same_results"]
     assert found["cache"] == [1600, 1]

@@ -14,16 +14,13 @@ from hypothesis import strategies as st
 from sglang_lab import CORES, RELEASE, SchedulePolicy, World, leaked, make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
-from sglang_tree import snapshot
-from support.broken import Broken
-from test_views import insert, stock_answer
+from test_views import WIDE
 
 from peek.adapters.sglang.plugin import after_prefill
 from peek.adapters.symbols import FIRST_LETTER, Alphabet
 from peek.errors import InvalidKey
 
 A, B = list(range(100, 164)), list(range(200, 264))
-WIDE = [FIRST_LETTER, 2**31 - 1, 2**31, 2**62 - 1]
 
 
 def queue_of(*pairs: tuple[str, list[int]]) -> list[Any]:
@@ -35,30 +32,20 @@ def ids(queue: list[Any]) -> list[str]:
 
 
 TEXTS = [("a1", [*A, 1]), ("b1", [*B, 1]), ("a2", [*A, 2]), ("b2", [*B, 2])]
-BAD = {
-    "a negative token id": ("bad", [*A[:9], -1, *A]),
-    "a rid that is waiting": ("a1", [*A, 9]),
-    "a rid that waits, another prompt": ("b1", [*A, 9]),
-}
 
 
 @pytest.mark.parametrize("place", [1, 3, 4])  # behind the request whose rid it has
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_request_keeps_its_place_and_the_others_their_order(
-    kind: str, place: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("rid", ["a1", "b1"])
+def test_a_rid_that_waits_keeps_its_place_and_the_others_their_order(
+    rid: str, place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = queue_of(*TEXTS)
-    world = make_world(2000)
-    attach(world, "peek")
+    plain, queue = queue_of(*TEXTS), queue_of(*TEXTS)
+    attach(world := make_world(2000), "peek")
     world.policy.calc_priority(plain)
-    assert ids(plain) == ["a1", "a2", "b1", "b2"] or ids(plain) == ["a1", "b1", "a2", "b2"]
-
-    texts = queue_of(*TEXTS)
-    place = max(place, 2) if "another" in kind else place
-    (bad,) = queue_of(BAD[kind])
-    queue = [*texts[:place], bad, *texts[place:]]
-    world = make_world(2000)
-    beside = attach(world, "peek", strict=False)
+    (bad,) = queue_of((rid, [*A, 9]))
+    place = max(place, 2) if rid == "b1" else place
+    queue.insert(place, bad)
+    beside = attach(world := make_world(2000), "peek", strict=False)
     with caplog.at_level(logging.WARNING, "peek"):
         for _ in range(3):
             world.policy.calc_priority(queue)
@@ -66,9 +53,8 @@ def test_a_bad_request_keeps_its_place_and_the_others_their_order(
     assert ids([request for request in queue if request is not bad]) == ids(plain)
     assert (beside.shield.active, beside.shield.fallbacks) == (True, 0)
     assert (beside.adapter.quarantine.total, len(beside.adapter.quarantine)) == (1, 1)
-    (record,) = [record for record in caplog.records if record.name == "peek"]
-    assert repr(bad.rid) in record.getMessage()
-    assert "-1" not in caplog.text
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "peek"]
+    assert repr(rid) in line
     queue.remove(bad)
     world.policy.calc_priority(queue)
     assert len(beside.adapter.quarantine) == 0
@@ -100,30 +86,6 @@ def test_a_thousand_mixed_requests_are_all_served(core: str | None) -> None:
     assert len(beside.adapter.planner) == len(beside.adapter.quarantine) == 0
     assert leaked(world) == 0
     assert beside.adapter.reordered > 50
-
-
-def test_an_error_while_a_request_is_taken_in_is_not_the_end() -> None:
-    world = make_world(2000)
-    beside = attach(world, "peek", strict=False)
-    beside.adapter.planner = Broken(beside.adapter.planner, "add", 1)
-    queue = queue_of(*TEXTS)
-    world.policy.calc_priority(queue)
-    assert beside.shield.active
-    assert beside.adapter.quarantine.total == len(queue) - 1
-
-
-def test_priorities_hold_with_one_in_quarantine() -> None:
-    world = make_world(2000, priority=True)
-    beside = attach(world, "peek", strict=False)
-    queue = [
-        make_request(rid, tokens, priority=priority, arrival=1.0 + i)
-        for i, (rid, tokens, priority) in enumerate(
-            [("low", [*A, 1], 0), ("bad", [-5, *A], 1), ("high", [*A, 2], 2), ("low2", [*A, 3], 0)]
-        )
-    ]
-    world.policy.calc_priority(queue)
-    assert ids(queue) == ["high", "bad", "low", "low2"]
-    assert beside.shield.active
 
 
 @given(
@@ -182,46 +144,6 @@ def test_packing_spells_back_and_forgets(tokens: list[int]) -> None:
 def test_what_is_no_token_id_is_refused(tokens: list[Any]) -> None:
     with pytest.raises(InvalidKey):
         Alphabet().pack(tokens)
-
-
-def wide_texts(page: int) -> Any:
-    ids = [7, 8, *WIDE]
-    run = st.tuples(st.sampled_from(ids), st.sampled_from([1, 2, page, 2 * page]))
-    return st.lists(run, min_size=1, max_size=4).map(lambda runs: [v for v, n in runs for _ in range(n)])
-
-
-@pytest.mark.parametrize(("core", "page"), [(core, page) for core in CORES for page in (1, 16)])
-def test_the_walk_equals_match_prefix_on_wide_ids(core: str | None, page: int) -> None:
-    hits = 0
-
-    @settings(max_examples=100)
-    @given(
-        cached=st.lists(wide_texts(page), max_size=5),
-        queue=st.lists(wide_texts(page), min_size=2, max_size=6),
-    )
-    def state(cached: list[list[int]], queue: list[list[int]]) -> None:
-        nonlocal hits
-        world = make_world(200_000, page_size=page, core=core)
-        adapter = attach(world, "lpm-nolimit+lru").adapter
-        for tokens in cached:
-            insert(world, None, tokens)
-        requests = [make_request(f"r{i}", tokens) for i, tokens in enumerate(queue)]
-        for _ in range(2):
-            before = snapshot(world)
-            adapter.order(list(requests))
-            assert snapshot(world) == before
-            for request in requests:
-                truth = stock_answer(world, request)
-                assert adapter.planner.tree.request(request.rid).cached_len == truth
-                hits += truth > 0
-        adapter.order([])
-        assert adapter._door.pages is None or len(adapter._door.pages) == 0
-        world.tree.reset()
-        adapter.order([])
-        del requests, cached, queue
-
-    state()
-    assert hits > 20
 
 
 def test_images_share_what_is_equal() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sglang.srt.server_args import prepare_server_args
-from support.compared import check, compare
+from support.compared import check_a_round
 from support.pages import ROOT
 
 sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is tested
@@ -57,10 +57,4 @@ def test_sglangs_client_reads_its_command(cell: Cell, monkeypatch: pytest.Monkey
 
 
 def test_a_round_runs(tmp_path: Path) -> None:
-    runs, said = compare(tmp_path, "sglang", "--cell", "burst", "--cell", "random")
-    assert len(runs) == 6
-    arms = {arm.name for arm in ENGINES["sglang"].arms if arm.usual}
-    check(runs, "burst", arms, more_cached=True)
-    check(runs, "random", arms, more_cached=False)
-    assert said.count("| SGLang ") == 4
-    assert "0 requests failed" in said
+    check_a_round(tmp_path, "sglang", "SGLang", 1)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +13,8 @@ import pytest
 from sglang_lab import HAS_CORES, RELEASE, SchedulePolicy, make_request, make_world
 from sglang_model import write_model
 from sglang_small import settings_of
-from test_engine import HAS_PLUGINS, job
+from support.whole import run_python
+from test_engine import job
 
 from peek import InvalidConfig
 from peek.adapters.sglang import plugin
@@ -140,23 +138,13 @@ def test_ties_inside_a_priority_follow_the_entry_time(low_first: bool) -> None:
 )
 def test_a_mistake_stops_the_engine_before_it_loads(variable: str, value: str, tmp_path: Path) -> None:
     run = job(**{variable: value})
-    if not HAS_PLUGINS:
-        run["engine_class"] = "peek.adapters.sglang.Engine"
     task, result = tmp_path / "task.json", tmp_path / "result.json"
     task.write_text(json.dumps({"model": write_model(tmp_path / "model"), "runs": [run]}))
     script = Path(__file__).with_name("engine_run.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(task), str(result)],
-        cwd=tmp_path,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 1
-    assert value in done.stderr.splitlines()[-1]
+    said = run_python(tmp_path, str(script), str(task), str(result), status=1)
+    assert value in said
     assert not result.exists()
-    assert "Load weight" not in done.stdout + done.stderr
+    assert "Load weight" not in said
 
 
 @pytest.mark.slow
@@ -164,14 +152,7 @@ def test_a_mistake_stops_the_engine_before_it_loads(variable: str, value: str, t
 def test_a_mistake_stops_the_server(module: str, tmp_path: Path) -> None:
     if module.startswith("sglang") and RELEASE < (0, 5, 11):
         pytest.skip("finds no plug-ins")
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--model-path", write_model(tmp_path / "model"), "--device", "cpu"],
-        cwd=tmp_path,
-        env={**os.environ, "PEEK_POLICY": "peak"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert "peak" in done.stderr
-    assert "Load weight" not in done.stdout + done.stderr
+    words = ("--model-path", write_model(tmp_path / "model"), "--device", "cpu")
+    said = run_python(tmp_path, "-m", module, *words, status=1, PEEK_POLICY="peak")
+    assert "peak" in said
+    assert "Load weight" not in said

@@ -6,12 +6,10 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sglang_lab import RELEASE
 from sglang_server import serving
-from support.waiting import until
 
 from peek.cli.main import main
 
@@ -49,30 +47,3 @@ def test_a_log_is_traced(form: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len({row["hash_ids"][15] for row in asked}) == len(heads)
     hit = cached / sum(row["input_length"] for row in rows)
     assert f"the log says that {100 * hit:.1f} % of" in said
-
-
-def asked_in(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a trace, without those of the requests by which SGLang warms up."""
-    whole = path.read_text().rpartition("\n")[0].splitlines()
-    return [row for row in map(json.loads, whole) if row["input_length"] > 256]
-
-
-@pytest.mark.parametrize("mode", ["on", "off"])
-def test_a_trace_from_inside_holds_what_was_asked(mode: str, tmp_path: Path) -> None:
-    rnd = random.Random(1)
-    heads = [[rnd.randrange(20, 1000) for _ in range(256)] for _ in range(4)]
-    prompts = [
-        rnd.choice(heads) + [rnd.randrange(20, 1000) for _ in range(20 + i % 30)] for i in range(REQUESTS)
-    ]
-    path = tmp_path / "inside.jsonl"
-    options = json.dumps({"policy": "peek", "mode": mode, "trace_file": str(path)})
-    flags = [*SIZES, "--schedule-policy=fcfs"]
-    started = serving(tmp_path, *flags, module="peek.adapters.sglang.launch_server", PEEK_CONFIG=options)
-    with started as server, ThreadPoolExecutor(12) as clients:
-        list(clients.map(lambda i: server.generate(prompts[i], 4 + i % 5), range(REQUESTS)))
-        until(lambda: len(asked_in(path)) >= REQUESTS, "all rows")
-    rows = asked_in(path)
-    asked = sorted((len(each), 4 + i % 5) for i, each in enumerate(prompts))
-    assert sorted((row["input_length"], row["output_length"]) for row in rows) == asked
-    whole = {tuple(each[: 16 * (place + 1)]) for each in prompts for place in range(-(-len(each) // 16))}
-    assert len({found for row in rows for found in row["hash_ids"]}) == len(whole)

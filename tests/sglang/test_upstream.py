@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import random
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang_lab import CORES, HAS_CORES, POLICIES, VERSION, leaked, make_request, make_world
 from sglang_stepper import Stepper
+from support.whole import lay_over, module_at, run_with
 
 from peek.policy.default import PeekOptions
 from peek.policy.default.frontier import GAMMA, size, urgency
@@ -30,22 +26,9 @@ pytestmark = pytest.mark.skipif(VERSION != "0.5.23", reason=f"the patches are fo
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """SGLang's module of policies with both patches in it, beside the installed one."""
-    sys.path.insert(0, str(UPSTREAM))
-    try:
-        import overlay
-    finally:
-        sys.path.remove(str(UPSTREAM))
-    site = overlay.installed("sglang")
-    assert site is not None
     folder = tmp_path_factory.mktemp("patched")
-    overlay.lay(PATCHES, site, folder)
-    path = folder / "sglang" / "srt" / "managers" / "schedule_policy.py"
-    spec = importlib.util.spec_from_file_location("patched_schedule_policy", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    assert not lay_over("sglang", PATCHES, folder)
+    module = module_at(folder / "sglang/srt/managers/schedule_policy.py", "patched_schedule_policy")
     module.patched_folder = folder
     return module
 
@@ -121,8 +104,7 @@ def test_everybody_is_served_and_more_is_found(patched: Any, core: str | None) -
     for seed in range(3):
         steppers = [play(patched.SchedulePolicy, policy, core, seed) for policy in ("fcfs", "aged-prefix")]
         found = [
-            sum(record.admissions[0].prefix_len for record in stepper.records.values())
-            for stepper in steppers
+            sum(record.admissions[0].cached for record in stepper.records.values()) for stepper in steppers
         ]
         assert found[0] < found[1]
 
@@ -139,6 +121,7 @@ import json, random, sys
 from sglang.srt.managers.schedule_policy import OwnPolicy
 from sglang_lab import key_of, make_request, make_world, stock_match
 from sglang_stepper import Stepper
+from support.whole import lay_over, module_at, run_with
 
 
 class ShortestLast(OwnPolicy):
@@ -193,21 +176,11 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_the_hook_orders_hears_and_reads_the_tree(patched: Any, core: str) -> None:
+def test_the_hook_orders_hears_and_reads_the_tree(patched: Any, core: str, tmp_path: Path) -> None:
     """A policy named by module and class, on the patched SGLang in a process of its own."""
     here = Path(__file__).parent
     path = [patched.patched_folder, here, here.parents[1], here.parent]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", HOOKED, core],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = run_with(path, tmp_path, "-c", HOOKED, core)
     assert sorted(said["told"]) == sorted(f"r{number}" for number in range(40))
     assert said["told"] == said["first"]
     assert said["versions"] > 20
@@ -216,12 +189,7 @@ def test_the_hook_orders_hears_and_reads_the_tree(patched: Any, core: str) -> No
 
 def test_the_command_line_takes_names_and_classes_and_nothing_else(patched: Any) -> None:
     path = patched.patched_folder / "sglang" / "srt" / "arg_groups" / "arg_utils.py"
-    spec = importlib.util.spec_from_file_location("patched_arg_utils", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = module_at(path, "patched_arg_utils")
     choices = module.NamesOrClass(["fcfs", "lpm"])
     for name in ("fcfs", "lpm", "mine:Order", "my.policies:Order_2"):
         assert name in choices

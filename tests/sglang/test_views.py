@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglang_hybrid import eagle_world, insert_pairs
 from sglang_lab import (
     CORES,
     MatchPrefixParams,
@@ -23,13 +24,15 @@ from sglang_lab import (
 from sglang_small import attach
 from sglang_tree import nodes, snapshot
 
+from peek.adapters.symbols import FIRST_LETTER
+
 STATES = 300
-PAGES = (1, 64)
-KINDS = [(core, page) for core in CORES for page in PAGES]
+WIDE = [FIRST_LETTER, 2**31 - 1, 2**31, 2**62 - 1]
+Text: TypeAlias = tuple[str | None, list[int]]
 
 
 @st.composite
-def texts(draw: st.DrawFn, page: int) -> tuple[str | None, list[int]]:
+def texts(draw: st.DrawFn, page: int) -> Text:
     """A namespace and a prompt of a few pieces that others have too, cut at any token."""
     rnd = random.Random(draw(st.integers(0, 6)))
     tokens: list[int] = []
@@ -58,46 +61,54 @@ def stock_answer(world: World, request: Any) -> int:
     return len(result.device_indices) if length is None else int(length)
 
 
-@pytest.mark.parametrize(("core", "page"), KINDS)
-def test_the_walk_equals_match_prefix(core: str | None, page: int) -> None:
+def compare(world: World, adapter: Any, prompts: list[Text], seen: Counter[str]) -> None:
+    """A walk of the cache, which stays as it is, against SGLang's own answers."""
+    requests = [make_request(f"r{i}", tokens, extra_key=space) for i, (space, tokens) in enumerate(prompts)]
+    before = snapshot(world)
+    adapter.order(list(requests))
+    assert snapshot(world) == before
+    for request in requests:
+        truth = stock_answer(world, request)
+        assert int(adapter.planner.tree.request(request.rid).cached_len) == truth, request.rid
+        seen["cached" if truth else "cold"] += 1
+
+
+def runs(ids: list[int], lengths: list[int]) -> Any:
+    run = st.tuples(st.sampled_from(ids), st.sampled_from(lengths))
+    return st.lists(run, min_size=1, max_size=4).map(lambda found: [v for v, n in found for _ in range(n)])
+
+
+@pytest.mark.parametrize(("core", "page"), [(core, page) for core in CORES for page in (1, 4, 16, 64)])
+@pytest.mark.parametrize("kind", ["plain", "wide", "pairs"])
+def test_the_walk_equals_match_prefix(kind: str, core: str | None, page: int) -> None:
+    """Of usual tokens in namespaces, of tokens wider than a symbol, of the pairs of EAGLE."""
+    if (kind, page) in (("plain", 4), ("plain", 16), ("wide", 4), ("wide", 64), ("pairs", 16), ("pairs", 64)):
+        pytest.skip("one size in between and a large one are enough")
+    lengths = [1, 2, page, 2 * page]
+    other = {"wide": runs([7, 8, *WIDE], lengths), "pairs": runs([3, 4, 2**40], lengths)}.get(kind)
+    several = texts(page) if other is None else st.tuples(st.none(), other)
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=STATES)
+    @settings(max_examples=STATES if kind == "plain" else 100)
     @given(
-        cached=st.lists(texts(page), max_size=6),
-        queue=st.lists(texts(page), min_size=2, max_size=8),
-        later=st.lists(texts(page), max_size=3),
+        cached=st.lists(several, max_size=6),
+        queue=st.lists(several, min_size=2, max_size=8),
+        later=st.lists(several, max_size=3),
     )
-    def state(
-        cached: list[tuple[str | None, list[int]]],
-        queue: list[tuple[str | None, list[int]]],
-        later: list[tuple[str | None, list[int]]],
-    ) -> None:
-        world = make_world(200_000, page_size=page, core=core)
+    def state(cached: list[Text], queue: list[Text], later: list[Text]) -> None:
+        pairs = kind == "pairs"
+        world = eagle_world(page, core) if pairs else make_world(200_000, page_size=page, core=core)
         adapter = attach(world, "lpm-nolimit+lru").adapter
-        for namespace, tokens in cached:
-            insert(world, namespace, tokens)
-        requests = [
-            make_request(f"r{i}", tokens, extra_key=namespace) for i, (namespace, tokens) in enumerate(queue)
-        ]
-        for more in ([], later):  # a second walk of a cache that has changed
+        for more in (cached, [], later):  # a second walk, and one of a cache that has changed
             for namespace, tokens in more:
-                insert(world, namespace, tokens)
-            before = snapshot(world)
-            adapter.order(list(requests))
-            assert snapshot(world) == before
-            lengths = {r.rid: adapter.planner.tree.request(r.rid).cached_len for r in requests}
-            for request in requests:
-                truth = stock_answer(world, request)
-                assert lengths[request.rid] == truth, request.rid
-                seen["cached" if truth else "cold"] += 1
+                insert_pairs(world, tokens) if pairs else insert(world, namespace, tokens)
+            compare(world, adapter, queue, seen)
         adapter.order([])
         assert len(adapter.planner) == 0
         assert adapter._door.pages is None or len(adapter._door.pages) == 0
 
     state()
-    assert seen["cached"] > STATES / 2
-    assert seen["cold"] > STATES / 2
+    assert min(seen["cached"], seen["cold"]) > 50
 
 
 @pytest.mark.parametrize("core", CORES)

@@ -43,3 +43,16 @@ def check(runs: list[dict[str, Any]], cell: str, arms: set[str], more_cached: bo
         assert run["prompts"] == of["peek"]["prompts"]
     gain = of["peek"]["cached"] - of["fcfs"]["cached"]
     assert (gain > 0.1 * of["peek"]["prompts"]) == more_cached
+
+
+def check_a_round(folder: Path, engine: str, name: str, others: int) -> None:
+    """One round of two cells; `others` are the arms beside `fcfs` and `peek`."""
+    from bench.servers.engines import ENGINES
+
+    runs, said = compare(folder, engine, "--cell", "burst", "--cell", "random")
+    assert len(runs) == 2 * (2 + others)
+    arms = {arm.name for arm in ENGINES[engine].arms if arm.usual}
+    check(runs, "burst", arms, more_cached=True)
+    check(runs, "random", arms, more_cached=False)
+    assert said.count(f"| {name} ") == 2 * (1 + others)
+    assert "0 requests failed" in said

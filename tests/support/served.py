@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -23,6 +23,14 @@ from support.mixed import Asked
 from support.waiting import PATIENCE_S, START_S
 
 WORDS = ("off", "on", "shadow", "on")
+
+
+class Answer(NamedTuple):
+    """What was generated, as tokens and, with a tokenizer, as text; prompt tokens that were cached."""
+
+    tokens: list[int]
+    text: str
+    cached: int
 
 
 class Server:
@@ -34,6 +42,14 @@ class Server:
 
     def ready(self) -> object:
         """Asked until it does not raise: then the server serves."""
+        raise NotImplementedError
+
+    def ask(self, tokens: list[int], most: int = 4, **more: Any) -> Answer:
+        """Serve one prompt; `more`: its `rid`, a `salt`, a `regex` that its answer must match."""
+        raise NotImplementedError
+
+    def empty(self) -> None:
+        """Empty the cache."""
         raise NotImplementedError
 
     def get(self, path: str) -> str:

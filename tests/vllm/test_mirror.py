@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
-from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler, waiting_names
-from vllm_plays import INTERLEAVED, Play, perform, plays
-from vllm_small import compared, matched, run_out, step
+from support.plays import Play
+from vllm_lab import RequestStatus, cached_now, make_request, make_scheduler, waiting_names
+from vllm_plays import INTERLEAVED, perform, plays
+from vllm_small import Comparison, matched, run_out, step
 
-from peek import DualWalk
 from peek.adapters.vllm import PeekScheduler
 
 STRICT = {"policy": "clpm+gm+dl+pe", "strict": True}
@@ -25,26 +25,6 @@ def scheduler(**more: Any) -> Any:
     return make_scheduler(PeekScheduler, options=STRICT, **more)
 
 
-class Comparison:
-    """A new walk, and the planner's own that trusts `version`, against vLLM's answer."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def __call__(self, engine: Any, scheduled: Any) -> None:
-        adapter = engine.peek.adapter
-        tree = adapter.planner.tree
-        assert len(adapter.mirror) == 0 or len(tree) > 0, "symbols that nothing waits for"
-        found = compared(engine)
-        if found is None:
-            assert not tree.has_sharing
-            self.seen["asleep"] += 1
-            return
-        for name, (anew, mine, truth) in found.items():
-            assert anew == mine == truth, f"{name}: the version stood still, or the mirror is wrong"
-            self.seen["cached" if truth else "cold"] += 1
-
-
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek:unshared=arrival"], ids=["always", "sleeps"])
 def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,12 +32,10 @@ def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: py
     compare = Comparison()
 
     @settings(max_examples=60)
-    @given(plays())
+    @given(plays(priority=True))
     @example(INTERLEAVED)
     def history(play: Play) -> None:
-        options = {"policy": policy, "strict": True}
-        outcome = perform(play, options, asynchronous=asynchronous, each_step=compare)
-        assert len(outcome.scheduler.peek.adapter.mirror) == 0
+        perform(play, {"policy": policy, "strict": True}, overlap=asynchronous, each_step=compare)
 
     history()
     assert compare.seen["cached"] > (0 if policy == "peek:unshared=arrival" else 50)
@@ -100,139 +78,92 @@ def test_symbols_are_released_and_used_again() -> None:
     assert len(mirror._keys) <= 8, "numbers are not used again"
 
 
-def test_siblings_keep_shared_symbols_alive() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=1)
-    engine.add_request(make_request("running", [9] * 40, 500))
-    step(engine)
-    engine.add_request(make_request("a", [5] * 64 + [1] * 32, 1))
-    engine.add_request(make_request("b", [5] * 64 + [2] * 32, 1))
-    step(engine)
-    assert len(engine.peek.adapter.mirror) == 4 + 2 * 1
-    engine.finish_requests("a", RequestStatus.FINISHED_ABORTED)
-    step(engine)
-    assert len(engine.peek.adapter.mirror) == 5
-    engine.finish_requests("b", RequestStatus.FINISHED_ABORTED)
-    step(engine)
-    assert len(engine.peek.adapter.mirror) == 0
+@pytest.fixture
+def sleeper(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Makes engines of two seats that stop watching the pool after so many quiet steps."""
+
+    def make(quiet_steps: int) -> Any:
+        monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", quiet_steps)
+        return make_scheduler(PeekScheduler, num_blocks=200, max_num_seqs=2, options=SLEEPS)
+
+    return make
 
 
-def test_reset_prefix_cache_is_seen() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=4)
-    engine.add_request(make_request("first", [5] * 96, 1))
-    step(engine)
-    assert not engine.running
-    assert engine.reset_prefix_cache()
-    for name in ("a", "b", "c"):
-        engine.add_request(make_request(name, [5] * 96 + [ord(name)] * 8, 2))
-    engine.peek.adapter.before_schedule()
-    assert matched(engine) == dict.fromkeys("abc", 0)
-    step(engine)  # and what is cached from now on is seen
-    engine.add_request(make_request("d", [5] * 96 + [1] * 8, 2))
-    engine.add_request(make_request("e", [5] * 96 + [2] * 8, 2))
-    engine.peek.adapter.before_schedule()
-    assert matched(engine)["d"] == 96
+def is_watched(engine: Any) -> bool:
+    kind = type(engine.kv_cache_manager.block_pool.cached_block_hash_to_block).__name__
+    assert kind in ("WatchedMap", "BlockHashToBlockMap")
+    return kind == "WatchedMap"
 
 
-def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 3)
-    engine = make_scheduler(
-        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
-    )
-    pool = engine.kv_cache_manager.block_pool
+def add(engine: Any, name: str, tokens: list[int], most: int = 1) -> None:
+    engine.add_request(make_request(name, tokens, most))
+
+
+def test_what_changes_while_nothing_is_shared(sleeper: Callable[[int], Any]) -> None:
+    engine = sleeper(3)
     for name in ("a", "b"):  # takes the seats, is the prefix of nobody waiting
-        engine.add_request(make_request(name, [ord(name)] * 100, 60))
-        engine.add_request(make_request(f"{name}2", [ord(name)] * 100, 1))
+        add(engine, name, [ord(name)] * 100, 60)
+        add(engine, f"{name}2", [ord(name)] * 100)
     for _ in range(3):
         step(engine)
-    assert "Watched" in type(pool.cached_block_hash_to_block).__name__
+    assert is_watched(engine)
     engine.finish_requests("b2", RequestStatus.FINISHED_ABORTED)
     for _ in range(10):
         step(engine)
     assert not engine.peek.adapter.planner.tree.has_sharing
-    assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
-    waiting = make_request("later", [7] * 100, 1)
-    engine.add_request(waiting)
+    assert not is_watched(engine)
+    add(engine, "later", [7] * 100)
     step(engine)
     engine.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     step(engine)
     step(engine)
-    engine.add_request(make_request("again", [7] * 100, 1))
-    engine.add_request(make_request("a3", [*[ord("a")] * 100, 1], 1))
-    engine.add_request(make_request("a4", [*[ord("a")] * 100, 2], 1))
+    add(engine, "again", [7] * 100)
+    for i in (3, 4):
+        add(engine, f"a{i}", [ord("a")] * 100 + [i])
     engine.peek.adapter.sync()
-    assert "Watched" in type(pool.cached_block_hash_to_block).__name__
+    assert is_watched(engine)
     cached = matched(engine)
     assert cached == {name: cached_now(engine, engine.requests[name]) for name in cached}
     assert cached["a3"] == cached["a4"] == 96
 
 
-def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 3)
-    engine = make_scheduler(
-        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
-    )
-    pool = engine.kv_cache_manager.block_pool
+def test_asleep_an_arrival_that_hits_is_noticed(sleeper: Callable[[int], Any]) -> None:
+    engine = sleeper(3)
     for name, tokens in (("a", 20), ("b", 60)):
-        engine.add_request(make_request(name, [ord(name)] * 100, tokens))
+        add(engine, name, [ord(name)] * 100, tokens)
     for _ in range(6):
         step(engine)
-    assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
-    engine.add_request(make_request("new", [7] * 100, 1))  # shares nothing, hits nothing
+    assert not is_watched(engine)
+    add(engine, "new", [7] * 100)  # shares nothing, hits nothing
     step(engine)
-    assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
-    engine.add_request(make_request("next round", [ord("a")] * 100 + [1] * 20, 1))  # shares nothing, hits
+    assert not is_watched(engine)
+    add(engine, "next round", [ord("a")] * 100 + [1] * 20)  # shares nothing, hits
     assert not engine.peek.adapter.planner.tree.has_sharing
     engine.peek.adapter.sync()
-    assert "Watched" in type(pool.cached_block_hash_to_block).__name__
+    assert is_watched(engine)
     assert matched(engine) == {"new": 0, "next round": 96}
-    run_until_admitted(engine, "next round")
+    for _ in range(60):
+        if "next round" not in waiting_names(engine):
+            break
+        step(engine)
     assert waiting_names(engine) == ["new"]
     run_out(engine)
 
 
-def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 100)
-    engine = make_scheduler(
-        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
-    )
+def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(sleeper: Callable[[int], Any]) -> None:
+    engine = sleeper(100)
     for name in ("a1", "a2", "b"):  # shares, so the pool is watched
-        engine.add_request(make_request(name, [ord(name[0])] * 100, 3))
+        add(engine, name, [ord(name[0])] * 100, 3)
     run_out(engine)
     assert engine.peek.adapter._watch._table is not None, "not asleep yet"
     assert engine.reset_prefix_cache()
     step(engine)
     assert engine.peek.adapter._watch._table is None, "watches a table that is gone"
-    engine.add_request(make_request("a3", [ord("a")] * 100, 30))
+    add(engine, "a3", [ord("a")] * 100, 30)
     step(engine)
-    engine.add_request(make_request("a4", [ord("a")] * 100, 1))
+    add(engine, "a4", [ord("a")] * 100)
     engine.peek.adapter.sync()
     assert matched(engine) == {"a4": 96} == {"a4": cached_now(engine, engine.requests["a4"])}
-
-
-def run_until_admitted(engine: Any, name: str) -> None:
-    for _ in range(60):
-        if name not in waiting_names(engine):
-            return
-        step(engine)
-    raise AssertionError(f"{name} still waits")
-
-
-def test_salt_and_lora_separate_by_themselves() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8)
-    tokens = [5] * 96
-    engine.add_request(make_request("first", [*tokens, 1], 1, cache_salt="s", lora="en"))
-    step(engine)
-    for name, more in {
-        "same": {"cache_salt": "s", "lora": "en"},
-        "salt": {"cache_salt": "t", "lora": "en"},
-        "lora": {"cache_salt": "s", "lora": "de"},
-        "none": {},
-    }.items():
-        engine.add_request(make_request(name, [*tokens, 2], 1, **more))
-    engine.peek.adapter.before_schedule()
-    cached = matched(engine)
-    assert cached == {"same": 6 * BLOCK, "salt": 0, "lora": 0, "none": 0}
-    assert not engine.peek.adapter.planner.tree.has_sharing
 
 
 def test_pooling_requests() -> None:
@@ -264,15 +195,3 @@ def test_an_id_that_comes_back_with_another_prompt() -> None:
     engine.peek.adapter.before_schedule()
     cached = matched(engine)
     assert cached["x"] == cached_now(engine, engine.requests["x"]) == 96
-
-
-def test_a_second_walk_of_the_same_tree() -> None:
-    # takes the marks of another one with the same number for its own, and does not ask the cache.
-    engine = scheduler(num_blocks=200, max_num_seqs=1)
-    engine.add_request(make_request("running", [9] * 97, 100))
-    engine.add_request(make_request("x", [9] * 97, 1))
-    engine.peek.adapter.before_schedule()
-    tree, mirror = engine.peek.adapter.planner.tree, engine.peek.adapter.mirror
-    assert DualWalk(tree).match(mirror)["x"] == 0
-    step(engine)
-    assert DualWalk(tree).match(mirror)["x"] == matched(engine)["x"] == 96

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.tokenizers import write_tokenizer
+from support.whole import run_python
 from test_engine import pytestmark
 from vllm_lab import TINY_LLAMA, write_model
 
@@ -25,10 +25,7 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 def test_reordered_prompts_hit_and_results_stay(tmp_path: Path) -> None:
     script = Path(__file__).with_name("offline_run.py")
     result = tmp_path / "result.json"
-    done = subprocess.run(
-        [sys.executable, str(script), str(result)], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_python(tmp_path, str(script), str(result))
     found = json.loads(result.read_text())
     assert found["same_results"]
     assert found["cache_tokens"] == 20 * 32
@@ -76,8 +73,7 @@ def test_a_batch_file_with_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     command += ["--chat-template", "template", "--enable-prompt-tokens-details", "--enable-prefix-caching"]
     command += [f"--{name}={value}" for name, value in sizes.items()]
     files = ["-i", "in.jsonl", "-o", "stock.jsonl"]
-    done = subprocess.run([*command, *files], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_python(tmp_path, *command[1:], *files)
     words = ["--cache-tokens", "640", "--block-tokens", str(BLOCK), "--tokenizer", "model"]
     assert main(["batch", "in.jsonl", "ours.jsonl", *words, "--", *command, "-i", "{in}", "-o", "{out}"]) == 0
     stock_ids, stock_texts, stock_cached = answers(tmp_path / "stock.jsonl")

@@ -8,20 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.broken import Broken
-from vllm_lab import (
-    RequestStatus,
-    Scheduler,
-    cached_now,
-    expected_tokens,
-    fake_output,
-    free_blocks,
-    make_request,
-    make_scheduler,
-    waiting_names,
-)
+from vllm_lab import RequestStatus, free_blocks, make_request, make_scheduler, waiting_names
 from vllm_small import STRICT, A, B, run_out, step
 
-from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
+from peek.adapters.vllm import PeekScheduler
 from peek.planner import LazyPlan, Plan
 
 REQUESTS = st.lists(
@@ -37,20 +27,13 @@ def by_priority(cls: Any = PeekScheduler, options: Any = STRICT, **more: Any) ->
     return make_scheduler(cls, options=options, priority=True, **more)
 
 
-def requests(rows: list[tuple[int, int, int, int]], shared: bool = True) -> list[Any]:
-    made = []
-    for i, (priority, prefix, arrival, tokens) in enumerate(rows):
-        head = [5 + prefix if shared else 100 + i] * 64
-        made.append(
-            make_request(
-                f"p{priority}x{i}",
-                head + [200 + i] * 8,
-                tokens,
-                priority=priority,
-                arrival_time=float(arrival),
-            )
+def requests(rows: list[tuple[int, int, int, int]]) -> list[Any]:
+    return [
+        make_request(
+            f"r{i}", [5 + prefix] * 64 + [200 + i] * 8, tokens, priority=priority, arrival_time=float(arrival)
         )
-    return made
+        for i, (priority, prefix, arrival, tokens) in enumerate(rows)
+    ]
 
 
 def test_equals_are_planned_and_the_rest_is_as_set() -> None:
@@ -68,70 +51,6 @@ def test_equals_are_planned_and_the_rest_is_as_set() -> None:
     assert [name[1] for name in names[5:]] in (["A", "A", "B"], ["B", "A", "A"])
     assert set(run_out(engine)) == {"running", *names}
     assert len(engine.peek.adapter.mirror) == 0
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@settings(max_examples=40)
-@given(rows=REQUESTS, seats=st.integers(1, 3), blocks=st.integers(12, 40))
-def test_nobody_overtakes_a_smaller_number(
-    rows: list[tuple[int, int, int, int]], seats: int, blocks: int, asynchronous: bool
-) -> None:
-    cls = PeekAsyncScheduler if asynchronous else PeekScheduler
-    engine = by_priority(cls, max_num_seqs=seats, num_blocks=blocks, asynchronous=asynchronous)
-    made = {request.request_id: request for request in requests(rows)}
-    for request in made.values():
-        engine.add_request(request)
-    received: dict[str, list[int]] = {}
-    for _ in range(3000):
-        if not engine.has_unfinished_requests():
-            break
-        scheduled = engine.schedule()
-        left = [request.priority for request in engine.waiting]
-        for new in scheduled.scheduled_new_reqs:
-            assert made[new.req_id].priority <= min(left, default=9), "overtaken"
-        queue = waiting_names(engine)
-        assert [made[name].priority for name in queue] == sorted(made[name].priority for name in queue)
-        for batch in engine.update_from_output(scheduled, fake_output(engine, scheduled)).values():
-            for output in batch.outputs:
-                received.setdefault(output.request_id, []).extend(output.new_token_ids)
-    assert received == {name: expected_tokens(name, 72, r.max_tokens) for name, r in made.items()}
-    adapter = engine.peek.adapter
-    assert (len(adapter.planner), len(adapter.mirror)) == (0, 0)
-    assert free_blocks(engine) == blocks - 1
-    assert adapter.planner.totals()["admitted"] == len(rows)
-
-
-@settings(max_examples=40)
-@given(rows=REQUESTS, seats=st.integers(1, 3))
-def test_where_nothing_is_shared_the_order_is_vllms_own(
-    rows: list[tuple[int, int, int, int]], seats: int
-) -> None:
-    def admitted(cls: Any) -> list[str]:
-        engine = by_priority(cls, {**STRICT, "unshared": "arrival"}, max_num_seqs=seats)
-        for request in requests(rows, shared=False):
-            engine.add_request(request)
-        order = []
-        while engine.has_unfinished_requests():
-            order += [new.req_id for new in step(engine).scheduled_new_reqs]
-        return order
-
-    assert admitted(PeekScheduler) == admitted(Scheduler)
-
-
-@settings(max_examples=40)
-@given(rows=REQUESTS)
-def test_the_mirror_equals_vllms_own_answer(rows: list[tuple[int, int, int, int]]) -> None:
-    engine = by_priority(max_num_seqs=1, num_blocks=30)
-    for request in requests(rows):
-        engine.add_request(request)
-    while engine.has_unfinished_requests():
-        step(engine)
-        adapter = engine.peek.adapter
-        adapter.sync()
-        if adapter._watch._table is not None and len(adapter.planner) > 1:
-            adapter.planner.plan(adapter.mirror, adapter.clock())
-            for name in adapter._keys:
-                assert adapter.planner.cached_len(name) == cached_now(engine, engine.requests[name]), name
 
 
 def test_whoever_comes_later_waits_behind_its_equals_and_before_larger_numbers() -> None:
@@ -182,20 +101,6 @@ def test_after_an_error_the_queue_is_vllms_own() -> None:
     assert engine.peek.shield.fallbacks == 1
     assert type(engine.waiting).__name__ == "PriorityRequestQueue"
     assert list(engine.waiting) == sorted(request for request in made if request in list(engine.waiting))
-
-
-def test_not_asked_for_is_vllms_own_queue() -> None:
-    engine = by_priority(options=None)
-    assert type(engine.waiting).__name__ == "PriorityRequestQueue"
-
-
-def test_structured_output_and_eviction() -> None:
-    engine = by_priority(options={"policy": "clpm+gm+dl+pe", "strict": True}, num_blocks=16, max_num_seqs=2)
-    for i, (priority, tokens) in enumerate([(1, A), (0, B), (1, B), (0, A), (1, A), (0, B)]):
-        engine.add_request(make_request(f"r{i}", [*tokens, i], 40, priority=priority))
-    assert len(run_out(engine)) == 6
-    assert free_blocks(engine) == 15
-    assert engine.peek.adapter.planner.totals()["admitted"] == 6
 
 
 @settings(max_examples=12)

@@ -18,13 +18,13 @@ from urllib.request import urlopen
 
 import pytest
 from support import dashboard
+from support.alike_served import ask, controlled
 from support.mixed import Asked, burst
 from support.recipes import alarms
 from support.served import all_at_once, say
 from support.waiting import PATIENCE_S, free_port
 from test_engine import pytestmark as needs_engine
-from test_operations import WATCHED, ask, environ
-from vllm_server import Server, serving
+from vllm_server import Server, VllmHost, flags_of
 
 PROMETHEUS = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or ""
 pytestmark = [
@@ -41,7 +41,7 @@ scrape_configs:
 - job_name: engine
   static_configs: [{targets: ['TARGET']}]
 """
-ENGINE = {"num_gpu_blocks_override": 60, "max_model_len": 320, "max_num_seqs": 2}
+SIZES = flags_of({"num_gpu_blocks_override": 60, "max_model_len": 320, "max_num_seqs": 2})
 NEVER_HERE = {"peek_retries_total", "peek_recoveries_total", "peek_policy_faults_total"}
 """What is 0 all the time: the next attempt after an error is a thousand calls away."""
 BY_CHANCE = (
@@ -134,12 +134,11 @@ def seen(server: Server, prometheus: Prometheus) -> None:
 
 
 def test_what_the_dashboard_asks_for_is_there(tmp_path: Path) -> None:
-    options = {"policy": "peek", "control_file": str(tmp_path / "mode"), "control_every": 1}
     # So that in a minute somebody is overdue, and single requests are left as they came.
-    options |= {"grace_tokens": 2000, "unshared": "arrival"}
+    options = controlled(tmp_path, grace_tokens=2000, unshared="arrival")
     begin = time.time()
     with (
-        serving(tmp_path, WATCHED, options, engine=ENGINE, **environ(tmp_path)) as server,
+        VllmHost().serving(tmp_path, options, *SIZES, watched=True) as server,
         scraping(tmp_path, server.address.removeprefix("http://")) as prometheus,
     ):
         live(server, prometheus, tmp_path)

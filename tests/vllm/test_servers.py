@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compared import check, compare
+from support.compared import check_a_round
 from support.pages import ROOT
 from test_engine import pytestmark
 
@@ -48,10 +48,4 @@ def test_vllms_client_reads_its_command(cell: Cell) -> None:
 
 
 def test_a_round_runs(tmp_path: Path) -> None:
-    runs, said = compare(tmp_path, "vllm", "--cell", "burst", "--cell", "random")
-    assert len(runs) == 4
-    arms = {arm.name for arm in ENGINES["vllm"].arms if arm.usual}
-    check(runs, "burst", arms, more_cached=True)
-    check(runs, "random", arms, more_cached=False)
-    assert said.count("| vLLM ") == 2
-    assert "0 requests failed" in said
+    check_a_round(tmp_path, "vllm", "vLLM", 0)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.alike import SAID, SAYS, stated
+from support.lab import Ask
 from vllm_lab import (
     RequestStatus,
     Scheduler,
@@ -15,11 +17,12 @@ from vllm_lab import (
     free_blocks,
     make_request,
     queued,
-    waiting_names,
 )
-from vllm_small import STRICT, A, B, run_out, scheduler, step
+from vllm_small import STRICT, A, B, VllmLab, lab, run_out, scheduler, step
 
 from peek.adapters.vllm import PeekScheduler
+
+__all__ = ["lab"]
 
 BLOCKED = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
@@ -113,6 +116,20 @@ def test_a_grammar_that_is_not_ready_blocks_nobody() -> None:
     assert run_out(engine)["late"] == expected_tokens("late", 65, 3)
 
 
+def test_what_a_request_states_outlasts_a_wait_for_a_grammar(lab: VllmLab) -> None:
+    lab.start_busy()
+    request = structured("asks", [*A, 1], ready=False)
+    request.sampling_params.extra_args = SAYS
+    lab.scheduler.add_request(request)
+    lab.add(Ask("other", [*A, 2]))
+    for is_held in (True, False):
+        lab.plan()
+        assert ("asks" in lab.adapter.planner.held) == is_held
+        assert stated(lab, "asks") == SAID
+        if is_held:
+            request.compiling.set_result(AnyToken())
+
+
 def test_a_grammar_that_cannot_be_compiled() -> None:
     """vLLM ends the request when its scan comes by; 0.19.1 and 0.24.0 let the error out, as stock does."""
     engine = scheduler(num_blocks=200, max_num_seqs=1)
@@ -128,16 +145,3 @@ def test_a_grammar_that_cannot_be_compiled() -> None:
     assert not engine.requests
     stats = engine.peek.adapter.planner.stats
     assert (stats.admitted, stats.withdrawn) == (3, 1)
-
-
-def test_an_abort_before_the_grammar_is_ready() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=1)
-    for i in range(4):
-        engine.add_request(structured(f"A{i}", [*A, i], ready=i != 1))
-    step(engine)
-    engine.finish_requests("A1", RequestStatus.FINISHED_ABORTED)
-    while engine.has_unfinished_requests():
-        step(engine)
-    assert (engine.peek.adapter.planner.stats.admitted, engine.peek.adapter.planner.stats.withdrawn) == (3, 1)
-    assert waiting_names(engine) == []
-    assert len(engine.peek.adapter.mirror) == 0

@@ -23,7 +23,6 @@ from vllm_plays import essence
 from vllm_small import STRICT, A, B, interleaved, matched, run_out, scheduler, step
 
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
-from peek.planner import LazyPlan, Plan
 
 
 def test_preempted_requests_keep_their_precedence() -> None:
@@ -84,58 +83,6 @@ def test_requests_that_hold_kv_keep_their_place() -> None:
     assert waiting_names(engine) != stock
     assert waiting_names(engine)[1] == "B1"
     assert "B1" not in engine.peek.adapter.planner
-
-
-def test_when_nothing_is_shared_any_more_arrival_order_comes_back() -> None:
-    engine = scheduler(options={**STRICT, "unshared": "arrival"}, num_blocks=200, max_num_seqs=1)
-    engine.add_request(make_request("running", [3] * 40, 100))
-    step(engine)
-    interleaved(engine, 6)
-    engine.peek.adapter.scheduler.max_num_running_reqs = 2  # a seat is free, so the order matters
-    engine.peek.adapter.before_schedule()
-    assert waiting_names(engine) != [f"{'AB'[i % 2]}{i}" for i in range(6)]
-    for name in ("A2", "A4", "B3", "B5"):
-        engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-    engine.waiting.follow(LazyPlan.of(Plan(reversed(waiting_names(engine)))))
-    engine.peek.adapter.before_schedule()
-    assert engine.peek.adapter.planner.stats.stood_aside == 1
-    assert waiting_names(engine) == ["A0", "B1"]
-
-
-def test_skip_reading_prefix_cache() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8)
-    engine.add_request(make_request("first", [*A, 1], 1))
-    step(engine)
-    engine.add_request(make_request("skips", [*A, 2], 1, skip_reading=True))
-    engine.add_request(make_request("reads", [*A, 3], 1))
-    engine.peek.adapter.before_schedule()
-    assert not engine.peek.adapter.planner.tree.has_sharing
-    cached = matched(engine)
-    assert cached == {"skips": 0, "reads": 64}
-    assert cached_now(engine, engine.requests["skips"]) == 0
-    run_out(engine)
-    assert engine.peek.adapter.cached_real == 64
-
-
-def test_requests_without_hashes() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8)
-    for i in range(4):
-        engine.add_request(make_request(f"short{i}", [5] * (BLOCK - 1), 1))
-        engine.add_request(make_request(f"block{i}", [5] * BLOCK, 1))
-    interleaved(engine, 4)
-    bare = make_request("bare", [*A, 1], 1, hashed=False)
-    engine.waiting.add_request(bare)
-    engine.peek.adapter.before_schedule()
-    assert "bare" in engine.peek.adapter.planner
-    engine.waiting.remove_request(bare)  # vLLM itself cannot cache what has no hashes
-    assert set(run_out(engine)) == {
-        *(f"{k}{i}" for k in ("short", "block") for i in range(4)),
-        "A0",
-        "B1",
-        "A2",
-        "B3",
-    }
-    assert len(engine.peek.adapter.mirror) == 0
 
 
 def test_output_tokens_grow_the_hash_list() -> None:
@@ -223,31 +170,6 @@ def test_ranks_share_nothing() -> None:
     interleaved(large, 8)
     assert interwoven[1] == [essence(step(large)) for _ in range(30)]
     assert [engine.peek.adapter.planner.stats.admitted for engine in together] == [6, 8]
-
-
-def test_aborts_of_waiting_and_running_requests() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=2)
-    interleaved(engine)
-    step(engine)
-    running = [request.request_id for request in engine.running]
-    gone = ["A4", running[0], running[1]]
-    engine.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
-    assert set(run_out(engine)) == {"A0", "B1", "A2", "B3", "A4", "B5"} - set(gone)
-    stats = engine.peek.adapter.planner.stats
-    assert (stats.withdrawn, stats.admitted) == (1, 5)
-    assert free_blocks(engine) == 199
-
-
-def test_chunked_prefill_is_admitted_once() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=8, max_num_batched_tokens=24)
-    interleaved(engine)
-    run_out(engine)
-    stats = engine.peek.adapter.planner.stats
-    assert stats.admitted == 6
-    assert stats.withdrawn == 0
-    assert stats.prompt_tokens == 6 * 72
-    assert stats.uncached_admitted == 6 * 72 - engine.peek.adapter.cached_real
-    assert engine.peek.adapter.cached_real == 4 * 64
 
 
 @pytest.mark.parametrize("classes", [(Scheduler, PeekScheduler), (AsyncScheduler, PeekAsyncScheduler)])

@@ -9,14 +9,13 @@ the copy first, plays random requests and prints what came of it.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.whole import lay_over, run_with
 
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -33,7 +32,7 @@ KINDS = ("sync", "async", "priority")
 
 def play_of(seed: int) -> Any:
     """The same requests for the same seed, everywhere."""
-    from vllm_plays import Job, Play
+    from support.plays import Job, Play
 
     rnd = random.Random(seed)
 
@@ -48,7 +47,7 @@ def play_of(seed: int) -> Any:
             tail=rnd.randint(1, 40),
             max_tokens=rnd.randint(1, 30),
             salt=pick(None, None, "s"),
-            lora=pick(None, None, "en", "de"),
+            space=pick(None, None, "en", "de"),
             skip=pick(False, False, True),
             abort=pick(None, None, rnd.randint(0, 20)),
         )
@@ -56,7 +55,7 @@ def play_of(seed: int) -> Any:
     ]
     seats, budget, slack = pick(1, 2, 4, 8), pick(24, 64, 256), pick(0, 1, 8, 20)
     resets = [rnd.randint(0, 40) for _ in range(rnd.randint(0, 2))]
-    return Play(jobs, slack, seats, budget, max_loras=pick(None, 1), resets=resets)
+    return Play(jobs, slack, seats, budget, 16, max_loras=pick(None, 1), resets=resets)
 
 
 def played(play: Any, kind: str, queue: str | None = None, watch: Any = None) -> Any:
@@ -65,7 +64,7 @@ def played(play: Any, kind: str, queue: str | None = None, watch: Any = None) ->
     from vllm_plays import perform
 
     config = make_vllm_config(
-        max_num_seqs=play.max_num_seqs,
+        max_num_seqs=play.seats,
         max_num_batched_tokens=play.budget,
         asynchronous=kind == "async",
         priority=kind == "priority",
@@ -73,39 +72,33 @@ def played(play: Any, kind: str, queue: str | None = None, watch: Any = None) ->
     )
     if queue is not None:
         config.scheduler_config.request_queue_cls = queue
-    return perform(play, None, stock=True, asynchronous=kind == "async", config=config, each_step=watch)
+    return perform(play, None, stock=True, overlap=kind == "async", config=config, each_step=watch)
 
 
 def trace() -> dict[str, Any]:
-    """All that workers are told in all plays, who was passed over, and what each request received."""
-    from vllm_plays import essence
-
+    """All that workers are told in all plays, and who was passed over."""
     found: dict[str, Any] = {}
     for kind in KINDS:
         for seed in SEEDS:
             deferred: list[list[str]] = []
 
-            def watch(scheduler: Any, scheduled: Any, deferred: list[list[str]] = deferred) -> None:
+            def watch(stepper: Any, scheduled: Any, deferred: list[list[str]] = deferred) -> None:
                 if scheduled is not None:
-                    deferred.append(sorted(request.request_id for request in scheduler.deferred_waiting))
+                    deferred.append(sorted(each.request_id for each in stepper.engine.deferred_waiting))
 
             outcome = played(play_of(seed), kind, watch=watch)
-            outputs = [essence(output) for output in outcome.outputs]
-            found[f"{kind} {seed}"] = {"outputs": outputs, "deferred": deferred, "tokens": outcome.tokens}
+            found[f"{kind} {seed}"] = {"outputs": outcome.decisions, "deferred": deferred}
     return found
 
 
 def queue() -> dict[str, int]:
     """`peek` as the queue: sums over all plays of what it did; asserts what must hold in each."""
-    from vllm_plays import check_outcome
-
     sums = dict.fromkeys(("admitted", "cached", "wrong", "deferred", "overtaken", "preempted"), 0)
     for kind in ("sync", "async"):
         for seed in SEEDS:
             play = play_of(seed)
             outcome = played(play, kind, QUEUE, Watch(sums))
-            check_outcome(play, outcome)
-            own = outcome.scheduler.waiting
+            own = outcome.engine.waiting
             assert type(own).__name__ == "PeekRequestQueue"
             assert (own.shield.fallbacks, own.quarantine.total) == (0, 0)
             own.end_scan()
@@ -113,7 +106,7 @@ def queue() -> dict[str, int]:
             assert (len(own._keys), len(own.mirror), len(own.planner)) == (0, 0, 0), (
                 "what is gone is remembered"
             )
-            sums["overtaken"] += sum(not oldest for _, _, oldest in outcome.admissions)
+            sums["overtaken"] += sum(not admission.oldest for admission in outcome.admissions)
             sums["preempted"] += outcome.preemptions
     return sums
 
@@ -126,7 +119,8 @@ class Watch:
         self.foretold: dict[str, int] = {}
         self.waiting: Any = None
 
-    def __call__(self, scheduler: Any, scheduled: Any) -> None:
+    def __call__(self, stepper: Any, scheduled: Any) -> None:
+        scheduler = stepper.engine
         if self.waiting is None:
             self.waiting = waiting = scheduler.waiting
             waiting.clock = lambda: self.step * 0.05
@@ -163,8 +157,7 @@ def hits() -> dict[str, int]:
     from vllm_plays import INTERLEAVED, perform
 
     def found(outcome: Any) -> int:
-        news = [new for output in outcome.outputs for new in output.scheduled_new_reqs]
-        return sum(new.num_computed_tokens for new in news)
+        return sum(admission.cached for admission in outcome.admissions)
 
     return {
         "stock": found(played(INTERLEAVED, "sync")),
@@ -176,46 +169,27 @@ def hits() -> dict[str, int]:
 # -- the tests -----------------------------------------------------------------------------------------
 
 
-def run(what: str, *first: Path) -> Any:
-    """What this file prints when a Python that looks into `first` before all else runs it."""
-    here = [str(path) for path in (*first, ROOT, UPSTREAM, Path(__file__).parent, ROOT / "tests")]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(here), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, what],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()[-1]
-
-
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the installed vLLM, patched."""
-    sys.path.insert(0, str(UPSTREAM))
-    try:
-        import overlay
-    finally:
-        sys.path.remove(str(UPSTREAM))
-    site = overlay.installed("vllm")
-    assert site is not None
-    complaint = overlay.apply(PATCH, site, "--check")
-    if complaint:
+    folder: Path = tmp_path_factory.mktemp("patched")
+    if lay_over("vllm", [PATCH], folder):
         import vllm
 
         pytest.skip(f"{PATCH.name} is for vLLM 0.33.0 and fits 0.32.0, this is {vllm.__version__}")
-    folder: Path = tmp_path_factory.mktemp("patched")
-    overlay.lay([PATCH], site, folder)
     return folder
+
+
+def run(what: str, *first: Path) -> Any:
+    """What this file prints when a Python that looks into `first` before all else runs it."""
+    path = [*first, ROOT, UPSTREAM, Path(__file__).parent, ROOT / "tests"]
+    return run_with(path, Path.cwd(), __file__, what)
 
 
 def test_without_a_queue_class_nothing_changes(patched: Path) -> None:
     before, after = run("trace"), run("trace", patched)
     assert before == after
-    rows = json.loads(after).values()
+    rows = after.values()
     assert len(rows) == len(KINDS) * len(SEEDS)
     for name in ("new", "preempted"):
         assert any(output[name] for row in rows for output in row["outputs"]), name
@@ -223,22 +197,20 @@ def test_without_a_queue_class_nothing_changes(patched: Path) -> None:
 
 
 def test_as_a_queue_everybody_is_served_and_finds_what_was_foretold(patched: Path) -> None:
-    sums = json.loads(run("queue", patched))
+    sums = run("queue", patched)
     assert sums.pop("wrong") == 0
     for name, count in sums.items():
         assert count > 0, name
 
 
 def test_the_queue_finds_what_the_adapter_finds(patched: Path) -> None:
-    found = json.loads(run("hits", patched))
+    found = run("hits", patched)
     assert found["stock"] < found["queue"]
     assert found["queue"] == found["adapter"] == 6 * 96
 
 
 def test_the_queue_refuses_what_it_does_not_do(patched: Path) -> None:
-    assert json.loads(run("refuses", patched)) == (
-        "PeekRequestQueue is for --scheduling-policy fcfs: leave out priority"
-    )
+    assert run("refuses", patched) == ("PeekRequestQueue is for --scheduling-policy fcfs: leave out priority")
 
 
 def refuses() -> str:

@@ -1,15 +1,14 @@
 """vLLM's real Scheduler and KVCacheManager without a model: what the tests and the bench share.
 
-A fake model stands in for the worker: the token at a position of a request is a function of the two, so
-that what a request receives can be foretold and must not depend on who scheduled it.  Works on 0.19.1,
-0.24.0 and 0.32.0, whose constructors and modules differ.
+The fake model of `support.stepping` stands in for the worker.  Works on 0.19.1, 0.24.0 and 0.32.0, whose
+constructors and modules differ.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
+import sys
 import tempfile
 import warnings
 import zlib
@@ -40,40 +39,20 @@ with warnings.catch_warnings():
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
 
-__all__ = ["AsyncScheduler", "MambaCacheMode", "Request", "RequestStatus", "Scheduler", "vllm"]
+
+sys.path.append(str(Path(__file__).parents[1]))  # behind everything, for a bench that has this folder only
+
+from support.models import TINY_LLAMA, write_config
+from support.stepping import expected_tokens, token_at
+
+__all__ = [
+    "TINY_LLAMA", "AsyncScheduler", "MambaCacheMode", "RequestStatus", "Scheduler", "expected_tokens", "vllm",
+    "write_model",
+]  # fmt: skip
 
 BLOCK = 16
-
-TINY_LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1024,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "torch_dtype": "bfloat16",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.02,
-    "use_cache": True,
-}
-
-
-def write_model(folder: Path) -> str:
-    """A model of two layers, made by hand; its weights are never loaded."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(TINY_LLAMA))
-    return str(folder)
+write_model = write_config
+"""A model of two layers, made by hand; its weights are never loaded."""
 
 
 @lru_cache
@@ -254,15 +233,6 @@ def make_request(
         block_hasher=_hasher(block_size, ahead) if hashed else None,
         **more,
     )
-
-
-def token_at(name: str, position: int) -> int:
-    """What the fake model says: nothing but the request and the position counts."""
-    return 3 + zlib.crc32(f"{name}/{position}".encode()) % 1000
-
-
-def expected_tokens(name: str, prompt: int, count: int) -> list[int]:
-    return [token_at(name, prompt + i) for i in range(count)]
 
 
 def fake_output(scheduler: Any, scheduled: Any) -> Any:

@@ -1,20 +1,21 @@
-"""Random plays for the real scheduler: who arrives when, who is aborted, how tight the cache is."""
+"""Plays for vLLM's real scheduler, step by step."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import strategies as st
+from support import plays as common
+from support.plays import Job, Play, interleaved, play_out
+from support.stepping import STEP_S, Admission, Record, Steps
 from vllm_lab import (
     BLOCK,
     AsyncScheduler,
     RequestStatus,
     Scheduler,
-    expected_tokens,
     fake_output,
     free_blocks,
     hash_lookahead,
@@ -23,239 +24,143 @@ from vllm_lab import (
     queued,
 )
 
-MAX_STEPS = 4000
-STEP_S = 0.05
+INTERLEAVED = interleaved(BLOCK)
+plays = partial(common.plays, (BLOCK,), budgets=(24, 64, 256))
 
 
-@dataclass(frozen=True)
-class Job:
-    """One request of a play."""
+class Stepper(Steps):
+    """Steps of `engine`, by the clock of which `peek` goes; with `overlap` results come one step late."""
 
-    arrival: int
-    prefix: int
-    prefix_tokens: int
-    tail: int
-    max_tokens: int
-    salt: str | None
-    lora: str | None
-    skip: bool
-    abort: int | None
+    def __init__(self, engine: Any, overlap: bool = False) -> None:
+        super().__init__()
+        self.engine = engine
+        self._depth = 2 if overlap else 1
+        self._flight: deque[tuple[Any, Any]] = deque()
+        self.beside = getattr(engine, "peek", None)
+        if self.beside is not None and self.beside.adapter is not None:
+            self.beside.adapter.clock = lambda: self.now
 
     @property
-    def prompt(self) -> int:
-        return self.prefix_tokens + self.tail
+    def idle(self) -> bool:
+        return not self.engine.has_unfinished_requests() and not self._flight
 
-    def request(self, name: str, number: int, ahead: int = 0) -> Any:
-        shared = [10 + self.prefix] * self.prefix_tokens
-        own = [100 + number % 800] * self.tail
+    def request_of(self, job: Job, name: str, number: int, play: Play) -> Any:
         return make_request(
             name,
-            shared + own,
-            self.max_tokens,
-            lora=self.lora,
-            skip_reading=True if self.skip else None,
-            cache_salt=self.salt,
-            arrival_time=self.arrival * STEP_S + number * 1e-6,
-            ahead=ahead,
+            job.tokens(number),
+            job.max_tokens,
+            lora=job.space,
+            skip_reading=True if job.skip else None,
+            cache_salt=job.salt,
+            arrival_time=job.arrival_s(number) - STEP_S,
+            ahead=hash_lookahead(self.engine),
+            priority=job.priority if play.priority else 0,
         )
 
+    def add(self, request: Any) -> None:
+        self.engine.add_request(request)
+        self.records[request.request_id] = Record(self.at)
 
-@dataclass(frozen=True)
-class Play:
-    jobs: list[Job]
-    slack: int
-    max_num_seqs: int
-    budget: int
-    max_loras: int | None
-    resets: list[int] = field(default_factory=list)
+    def abort(self, rid: str) -> None:
+        if rid in self.engine.requests and not self.records[rid].finished:
+            self.engine.finish_requests(rid, RequestStatus.FINISHED_ABORTED)
+            self.records[rid].aborted = True
 
-    @property
-    def num_blocks(self) -> int:
-        """The largest request fits, with a margin for vLLM's null block and its watermark."""
-        most = max(job.prompt + job.max_tokens for job in self.jobs)
-        return most // BLOCK + 4 + self.slack
+    def reset(self) -> None:
+        self.engine.reset_prefix_cache()
 
-    @property
-    def has_loras(self) -> bool:
-        return any(job.lora is not None for job in self.jobs)
+    def step(self) -> Any:
+        engine = self.engine
+        if not engine.has_unfinished_requests() and self._flight:
+            self._deliver()
+            return None
+        self.watch(self, None)
+        waiting = filter(_plain, engine.requests.values())
+        by_age = [one.request_id for one in sorted(waiting, key=lambda one: float(one.arrival_time))]
+        scheduled = engine.schedule()
+        for new in scheduled.scheduled_new_reqs:
+            cost = engine.requests[new.req_id].num_prompt_tokens - new.num_computed_tokens
+            oldest = by_age[:1] == [new.req_id]
+            if new.req_id in by_age:
+                by_age.remove(new.req_id)
+            self.note(Admission(new.req_id, self.at, int(new.num_computed_tokens), cost, oldest))
+        for name in scheduled.preempted_req_ids or ():
+            self.records[name].preemptions += 1
+        self.watch(self, scheduled)
+        self._flight.append((scheduled, fake_output(engine, scheduled)))
+        if len(self._flight) >= self._depth:
+            self._deliver()
+        self.at += 1
+        return scheduled
 
+    def _deliver(self) -> None:
+        for batch in self.engine.update_from_output(*self._flight.popleft()).values():
+            for output in batch.outputs:
+                record = self.records.get(output.request_id)
+                if record is not None and not record.aborted:
+                    record.tokens.extend(output.new_token_ids)
+                    record.finished = output.finish_reason is not None
 
-INTERLEAVED = Play(
-    [Job(0, i % 2, 96, 8, 4, None, None, False, None) for i in range(8)],
-    slack=0, max_num_seqs=1, budget=256, max_loras=None,
-)  # fmt: skip
-"""Two prefixes that take turns, one seat: any order by prefix changes it."""
+    def essence(self, decided: Any) -> dict[str, Any]:
+        return essence(decided) if decided is not None else {}
 
+    def check(self) -> None:
+        held = [request.request_id for request in [*self.engine.running, *queued(self.engine)]]
+        assert sorted(held) == sorted(self.engine.requests), "somebody is in two lists, or in none"
 
-@st.composite
-def jobs(draw: st.DrawFn, aborts: bool = True, plain: bool = False) -> Job:
-    prefix_tokens = draw(st.sampled_from([0, 16, 32, 48, 64, 96, 128]))
-    return Job(
-        arrival=draw(st.integers(0, 25)),
-        prefix=draw(st.integers(0, 3)),
-        prefix_tokens=prefix_tokens,
-        tail=draw(st.integers(0 if prefix_tokens else 1, 40)),
-        max_tokens=draw(st.integers(1, 30)),
-        salt=None if plain else draw(st.sampled_from([None, None, "s", "t"])),
-        lora=None if plain else draw(st.sampled_from([None, None, "en", "de"])),
-        skip=not plain and draw(st.integers(0, 7)) == 0,
-        abort=draw(st.one_of(st.none(), st.none(), st.none(), st.integers(0, 20))) if aborts else None,
-    )
-
-
-@st.composite
-def plays(draw: st.DrawFn, aborts: bool = True, plain: bool = False) -> Play:
-    return Play(
-        jobs=draw(st.lists(jobs(aborts, plain), min_size=2, max_size=24)),
-        slack=draw(st.sampled_from([0, 1, 3, 8, 20])),
-        max_num_seqs=draw(st.sampled_from([1, 2, 4, 8])),
-        budget=draw(st.sampled_from([24, 64, 256])),
-        max_loras=None if plain else draw(st.sampled_from([None, None, 1])),
-        resets=[] if plain else draw(st.lists(st.integers(0, 40), max_size=2)),
-    )
-
-
-@dataclass
-class Outcome:
-    """What a play led to."""
-
-    scheduler: Any
-    tokens: dict[str, list[int]] = field(default_factory=dict)
-    finished: set[str] = field(default_factory=set)
-    aborted: set[str] = field(default_factory=set)
-    admissions: list[tuple[str, int, bool]] = field(default_factory=list)
-    """(name, uncached tokens, was the oldest of those who simply wait), in order."""
-    outputs: list[Any] = field(default_factory=list)
-    steps: int = 0
-    preemptions: int = 0
+    def check_nothing_is_left(self) -> None:
+        engine = self.engine
+        assert free_blocks(engine) == engine.kv_cache_manager.block_pool.num_gpu_blocks - 1, "blocks leaked"
+        assert not engine.requests
+        adapter = None if self.beside is None else self.beside.adapter
+        if adapter is not None:
+            adapter.sync()
+            assert self.beside.shield.fallbacks == 0
+            assert (len(adapter.planner), len(adapter._known), len(adapter._keys)) == (0, 0, 0)
+            assert len(adapter.mirror) == 0, "symbols outlive their requests"
+            assert (len(adapter._blocked.all()), len(adapter.quarantine)) == (0, 0)
 
 
 def perform(
     play: Play,
     policy: dict[str, Any] | None,
     *,
-    asynchronous: bool = False,
+    overlap: bool = False,
     stock: bool = False,
     each_step: Callable[[Any, Any], None] | None = None,
     room: int = 1,
     **engine: Any,
-) -> Outcome:
+) -> Stepper:
     """Play it to the end.  `policy` None with `stock` False is `peek` that nobody asked for.
 
     `room` times the blocks that the play has, for `engine` arguments of `make_scheduler` that need more.
-
-    `each_step(scheduler, scheduled)` is called before each `schedule()`, with None, and after it.
     """
     from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
 
-    if stock:
-        cls = AsyncScheduler if asynchronous else Scheduler
-    else:
-        cls = PeekAsyncScheduler if asynchronous else PeekScheduler
-    scheduler = make_scheduler(
-        cls,
-        room * play.num_blocks,
-        max_num_seqs=play.max_num_seqs,
-        max_num_batched_tokens=play.budget,
-        asynchronous=asynchronous,
-        options=policy,
-        **engine,
+    kinds = (Scheduler, AsyncScheduler) if stock else (PeekScheduler, PeekAsyncScheduler)
+    made = make_scheduler(
+        kinds[overlap],
+        room * play.units,
+        **{
+            "max_num_seqs": play.seats,
+            "max_num_batched_tokens": play.budget,
+            "asynchronous": overlap,
+            "options": policy,
+            "priority": play.priority,
+            **engine,
+        },
     )
     if play.max_loras is not None:
-        scheduler.lora_config = SimpleNamespace(max_loras=play.max_loras)
-    outcome = Outcome(scheduler)
-    _run(play, outcome, 2 if asynchronous else 1, each_step)
-    return outcome
-
-
-def _run(play: Play, outcome: Outcome, depth: int, each_step: Callable[[Any, Any], None] | None) -> None:
-    scheduler = outcome.scheduler
-    arrivals = deque(sorted(enumerate(play.jobs), key=lambda item: (item[1].arrival, item[0])))
-    aborts = {f"r{i}": job.arrival + job.abort for i, job in enumerate(play.jobs) if job.abort is not None}
-    in_flight: deque[tuple[Any, Any]] = deque()
-    at = 0
-    if hasattr(scheduler, "peek") and scheduler.peek.adapter is not None:
-        scheduler.peek.adapter.clock = lambda: at * STEP_S
-    while arrivals or scheduler.has_unfinished_requests():
-        assert at < MAX_STEPS, f"unfinished: {sorted(scheduler.requests)}"
-        while arrivals and arrivals[0][1].arrival <= at:
-            number, job = arrivals.popleft()
-            scheduler.add_request(job.request(f"r{number}", number, hash_lookahead(scheduler)))
-        for name in [name for name, due in aborts.items() if due <= at]:
-            del aborts[name]
-            if name in scheduler.requests and name not in outcome.finished:
-                scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-                outcome.aborted.add(name)
-        if at in play.resets:
-            scheduler.reset_prefix_cache()
-        _step(outcome, in_flight, depth, each_step)
-        at += 1
-    while in_flight:
-        _deliver(outcome, in_flight)
-    outcome.steps = at
-
-
-def _step(
-    outcome: Outcome,
-    in_flight: deque[tuple[Any, Any]],
-    depth: int,
-    each_step: Callable[[Any, Any], None] | None,
-) -> None:
-    scheduler = outcome.scheduler
+        made.lora_config = SimpleNamespace(max_loras=play.max_loras)
+    stepper = Stepper(made, overlap)
     if each_step is not None:
-        each_step(scheduler, None)
-    by_age = [request.request_id for request in sorted(filter(_plain, scheduler.waiting), key=_arrival)]
-    scheduled = scheduler.schedule()
-    outcome.outputs.append(scheduled)
-    for new in scheduled.scheduled_new_reqs:
-        if new.req_id in by_age:
-            cost = scheduler.requests[new.req_id].num_prompt_tokens - new.num_computed_tokens
-            outcome.admissions.append((new.req_id, cost, by_age[0] == new.req_id))
-            by_age.remove(new.req_id)
-    outcome.preemptions += len(scheduled.preempted_req_ids or ())
-    _nobody_is_lost(scheduler)
-    if each_step is not None:
-        each_step(scheduler, scheduled)
-    in_flight.append((scheduled, fake_output(scheduler, scheduled)))
-    if len(in_flight) >= depth:
-        _deliver(outcome, in_flight)
-
-
-def _deliver(outcome: Outcome, in_flight: deque[tuple[Any, Any]]) -> None:
-    for batch in outcome.scheduler.update_from_output(*in_flight.popleft()).values():
-        for output in batch.outputs:
-            outcome.tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-            if output.finish_reason is not None:
-                outcome.finished.add(output.request_id)
+        stepper.watch = each_step
+    play_out(play, stepper)
+    return stepper
 
 
 def _plain(request: Any) -> bool:
     return bool(request.status == RequestStatus.WAITING and request.num_preemptions == 0)
-
-
-def _arrival(request: Any) -> float:
-    return float(request.arrival_time)
-
-
-def _nobody_is_lost(scheduler: Any) -> None:
-    held = [request.request_id for request in [*scheduler.running, *queued(scheduler)]]
-    assert len(held) == len(set(held)), "somebody is in two lists"
-    assert set(held) == set(scheduler.requests), "somebody is in no list"
-
-
-def check_outcome(play: Play, outcome: Outcome, room: int = 1) -> None:
-    """Everybody got what was foretold, and nothing is left behind."""
-    for number, job in enumerate(play.jobs):
-        name = f"r{number}"
-        foretold = expected_tokens(name, job.prompt, job.max_tokens)
-        received = outcome.tokens.get(name, [])
-        if name in outcome.aborted:
-            assert received == foretold[: len(received)], name
-        else:
-            assert name in outcome.finished, name
-            assert received == foretold, name
-    assert free_blocks(outcome.scheduler) == room * play.num_blocks - 1, "blocks leaked"
-    assert not outcome.scheduler.requests
 
 
 def essence(scheduled: Any) -> dict[str, Any]:

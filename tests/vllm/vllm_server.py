@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from support import served
+from support.alike_served import Host
+from support.served import Answer
 from support.waiting import free_port
-from test_engine import ENGINE
+from test_engine import ENGINE, worked_prompts
 from vllm_lab import TINY_LLAMA, write_model
 
 HERE = Path(__file__).parent
+PEEK, WATCHED = "peek.adapters.vllm.Scheduler", "vllm_watched.Scheduler"
 
 
 class Server(served.Server):
@@ -23,6 +27,18 @@ class Server(served.Server):
 
     def ready(self) -> object:
         return self.get("/health")
+
+    def ask(self, tokens: list[int], most: int = 4, **more: Any) -> Answer:
+        body: dict[str, Any] = {"cache_salt": more["salt"]} if more.get("salt") else {}
+        if more.get("regex"):
+            body |= {"structured_outputs": {"regex": more["regex"]}, "ignore_eos": False}
+            most = 8
+        found = self.complete(tokens, most, more.get("rid", ""), **body)
+        (choice,), details = found["choices"], found["usage"]["prompt_tokens_details"] or {}
+        return Answer(choice["token_ids"], choice["text"], details.get("cached_tokens") or 0)
+
+    def empty(self) -> None:
+        self.post("/reset_prefix_cache")
 
     def complete(self, tokens: list[int], max_tokens: int, rid: str = "", **more: Any) -> dict[str, Any]:
         body = {"model": "m", "prompt": tokens, "max_tokens": max_tokens, "temperature": 0}
@@ -41,6 +57,10 @@ def call_it_vllm(folder: Path) -> None:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {number}+cpu\n")
 
 
+def flags_of(sizes: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
+
+
 @contextmanager
 def serving(
     folder: Path,
@@ -48,7 +68,6 @@ def serving(
     options: dict[str, Any] | None,
     *flags: str,
     words: bool = False,
-    engine: dict[str, int] | None = None,
     **environ: str,
 ) -> Iterator[Server]:
     """A server with its files in `folder`, server.log among them.
@@ -59,11 +78,10 @@ def serving(
         options: of `peek`; None: what `flags` and `environ` say is all.
         flags: of the server's own.
         words: whether it has a tokenizer, for structured output.
-        engine: sizes that differ from those of the worked check's engine.
         environ: what the environment has besides.
     """
     port = free_port()
-    sizes = [f"--{name.replace('_', '-')}={value}" for name, value in {**ENGINE, **(engine or {})}.items()]
+    sizes = flags_of(ENGINE)  # those of `flags`, behind them, count
     call_it_vllm(folder)
     command = [str(Path(sys.executable).parent / "vllm"), "serve"]
     command += [write_model(folder / "model"), "--served-model-name", "m"]
@@ -85,3 +103,38 @@ def serving(
     server = Server(port, folder / "server.log")
     with served.started(server, [*command, *flags], HERE, 20.0, **{**fixed, **environ}):
         yield server
+
+
+class VllmHost(Host):
+    """Of blocks of 32 tokens."""
+
+    engine, refuses_again = "vllm", False
+    sizes: ClassVar = {
+        "worked": [],
+        "roomy": flags_of({"num_gpu_blocks_override": 6000, "max_model_len": 320, "max_num_seqs": 1}),
+        "small": flags_of({"num_gpu_blocks_override": 24, "max_model_len": 320, "max_num_seqs": 4}),
+        "traced": flags_of(
+            {"num_gpu_blocks_override": 51, "max_num_seqs": 4, "max_num_batched_tokens": 8192}
+        ),
+    }
+    in_process: ClassVar = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+
+    def prompts(self) -> list[list[int]]:
+        return list(worked_prompts().values())
+
+    def serving(self, folder: Path, options: dict[str, Any] | None, *flags: str, **more: Any) -> Any:
+        assert more.get("program", "vllm serve") == "vllm serve"  # which `serving` runs
+        environ = {"WATCH_FOLDER": str(folder), "VLLM_SERVER_DEV_MODE": "1", **more.get("environ", {})}
+        if more.get("ranks", 1) > 1:
+            cores = sorted(os.sched_getaffinity(0))
+            environ["VLLM_CPU_OMP_THREADS_BIND"] = f"{cores[0]}|{cores[-1]}"
+            flags = (*flags, "--tensor-parallel-size=2")
+        scheduler, words = WATCHED if more.get("watched") else PEEK, more.get("words", False)
+        return serving(folder, scheduler, options, *flags, words=words, **environ)
+
+    def admitted(self, folder: Path) -> Path:
+        return folder / "admitted"

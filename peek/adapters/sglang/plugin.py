@@ -29,7 +29,7 @@ REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 """The variable that makes it replace any other value, too."""
 
 
-def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
+def why_stand_aside(policy: Any, scheduler: Any) -> str | None:
     """Return why SGLang's own order stays beside this `SchedulePolicy`, None if there is no reason."""
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"

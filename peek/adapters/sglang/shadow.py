@@ -24,7 +24,7 @@ def setting_of(scheduler: Any, name: str) -> Any:
     return getattr(getattr(scheduler, "server_args", None), name, None)
 
 
-def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
+def why_no_shadow(policy: Any, scheduler: Any) -> str | None:
     """Return why the virtual engine differs from this one, None if it does not."""
     cache = policy.tree_cache
     if setting_of(scheduler, "enable_streaming_session"):
