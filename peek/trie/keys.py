@@ -78,11 +78,6 @@ def unpack(packed: bytes) -> list[int]:
     return list(struct.unpack(f"<{len(packed) >> 2}i", packed))
 
 
-def symbols_of(packed: bytes) -> tuple[int, ...]:
-    """The symbols of a packed key as unsigned 32-bit numbers, as of `symbol_at`."""
-    return struct.unpack(f"<{len(packed) >> 2}I", packed)
-
-
 def _pack_list(symbols: list[int]) -> bytes:
     try:
         if COMPILED:

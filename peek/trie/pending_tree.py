@@ -30,7 +30,7 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at, symbols_of
+from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
 from peek.trie.node import (
     Node,
     Terminator,
@@ -694,34 +694,50 @@ class PrefixStructure:
         self.note(node)
 
     def _own(self, edge: bytes, node: Node) -> None:
-        for symbol in symbols_of(edge):
-            self.owners[symbol] = node
+        owners = self.owners
+        n: i64 = len(edge)
+        at: i64 = 0
+        while at < n:
+            owners[symbol_at(edge, at)] = node
+            at += 4
 
     def _claim(self, leaf: Node) -> bool:
         """Make a new leaf the owner of its symbols; False if one of them has an owner or comes twice."""
         owners = self.owners
-        symbols = symbols_of(leaf.edge)
-        total = len(owners) + len(symbols)
-        for symbol in symbols:
-            owners.setdefault(symbol, leaf)
+        edge = leaf.edge
+        n: i64 = len(edge)
+        total = len(owners) + (n >> 2)
+        at: i64 = 0
+        while at < n:
+            owners.setdefault(symbol_at(edge, at), leaf)
+            at += 4
         return len(owners) == total
 
     def _unclaim(self, leaf: Node) -> str:
         """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
+        edge = leaf.edge
+        n: i64 = len(edge)
         fault = ""
-        for symbol in symbols_of(leaf.edge):
+        at: i64 = 0
+        while at < n:
+            symbol = symbol_at(edge, at)
             owner = owners.get(symbol)
             if owner is leaf:
                 del owners[symbol]
             elif not fault:
                 where = "comes twice" if owner is None else "stands in another place already"
                 fault = f"symbol {symbol} {where}"
+            at += 4
         return fault
 
     def _disown(self, edge: bytes) -> None:
-        for symbol in symbols_of(edge):
-            del self.owners[symbol]
+        owners = self.owners
+        n: i64 = len(edge)
+        at: i64 = 0
+        while at < n:
+            del owners[symbol_at(edge, at)]
+            at += 4
 
 
 def check_structure(shape: PrefixStructure) -> int:
@@ -790,5 +806,13 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
-    for symbol in symbols_of(node.edge) if shape.chained else ():
-        assert shape.owners.get(symbol) is node, "owners"
+    assert not shape.chained or _owns(shape, node), "owners"
+
+
+def _owns(shape: PrefixStructure, node: Node) -> bool:
+    at: i64 = 0
+    while at < len(node.edge):
+        if shape.owners.get(symbol_at(node.edge, at)) is not node:
+            return False
+        at += 4
+    return True
