@@ -37,9 +37,10 @@ Edit = tuple[str, str, str]
 
 def _divided(by: str) -> list[Edit]:
     """Divide an edge's tokens by another function of `node.count`, or by nothing if `by` is empty."""
+    share = "parent.depth) * self.unit) / count,"
     return [
         ("frontier", " / float(node.count)", by.format("float(node.count)")),
-        ("frontier", "float(cached) / count,", f"float(cached){by.format('count')},"),
+        ("frontier", share, share.replace(" / count", by.format("count"))),
     ]
 
 
