@@ -141,7 +141,7 @@ class AlikeInPlays:
         seen: Counter[str] = Counter()
 
         @settings(max_examples=40)
-        @given(lab.plays(**lab.shadowed))
+        @given(lab.plays())
         @example(interleaved(self.unit))
         def random_schedule(play: Play) -> None:
             alone = lab.perform(play, None, overlap)

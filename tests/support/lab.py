@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -54,8 +54,6 @@ class Lab:
     answer: int
     low_first: bool
     caches_at_once: bool
-    shadowed: ClassVar[dict[str, Any]] = {}
-    """Kinds of plays in which a shadow changes nothing, if not all."""
     stepper: Steps
 
     make: Callable[..., Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from simulated_worker import RealScheduler
@@ -113,8 +113,6 @@ class VllmLab(Lab):
 
     engine, version, view, low_first = "vllm", vllm.__version__.split("+")[0], "mirror", True
     caches_at_once = True
-    # vLLM <= 0.30 keeps apart what it passes over: with long answers a shadow is seen to move some of these.
-    shadowed: ClassVar = {"talk": False} if hasattr(make_scheduler(), "skipped_waiting") else {}
     pressed, answer = {"tokens": 256, "seats": 4}, 40
 
     def make(self, label: str | None, tokens: int, seats: int, priority: bool, options: Any) -> Stepper:

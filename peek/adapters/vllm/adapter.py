@@ -60,6 +60,8 @@ class VllmAdapter(EngineAdapter):
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
+        self._taken_back: list[Any] = []
+        """Requests that shadow has moved to the queue's head, in their order; some may have left it."""
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
         queue = tracked_queue(scheduler.waiting)
@@ -109,14 +111,24 @@ class VllmAdapter(EngineAdapter):
                 self._withdraw(name)
 
     def _take_back(self) -> Any:
-        """Move simply waiting requests to the queue's head from the list that vLLM <= 0.30 looks at first."""
-        waiting, apart = self.scheduler.waiting, getattr(self.scheduler, "skipped_waiting", None)
-        if apart:
+        """Move simply waiting requests to the queue's head from the list that vLLM <= 0.30 looks at first.
+
+        In shadow all of them, as those that stayed would overtake the others; and they go before what vLLM
+        puts at the head meanwhile, as they would from its list.
+        """
+        waiting, shadow = self.scheduler.waiting, self.planner.shadow
+        apart: Any = getattr(self.scheduler, "skipped_waiting", None)
+        before = [each for each in self._taken_back if waiting.members.get(each.request_id) is each]
+        self._taken_back = before
+        if apart or before:
+            waiting.remove_requests(before)
             rest = waiting.put_back(list(apart)[::-1])
-            back = [request for request in rest if self._takes_part(request)]
+            back = before[::-1] + [each for each in rest if shadow or self._takes_part(each)]
+            if shadow:
+                self._taken_back = back[::-1]
             if back or len(rest) < len(apart):
                 left_there = type(apart)()
-                left_there.prepend_requests(r for r in rest if not self._takes_part(r))
+                left_there.prepend_requests(each for each in rest if not (shadow or self._takes_part(each)))
                 waiting.prepend_requests(back)
                 self.scheduler.skipped_waiting = left_there  # last: an error before it loses no request
         waiting.put_back([])  # what vLLM's scan took out and did not put back has left
@@ -157,7 +169,8 @@ class VllmAdapter(EngineAdapter):
             self._blocked.hold(request)
             waiting.hold(request)
             return 0 if known else _BLOCKS_AN_ARRIVAL // 4
-        waiting.take_part(request)
+        if not self.planner.shadow:  # there each stays where vLLM has put it
+            waiting.take_part(request)
         return _BLOCKS_AN_ARRIVAL + len(request.block_hashes) if comes else 0
 
     def _add(self, request: Any, held: bool) -> None:
