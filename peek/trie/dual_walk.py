@@ -133,7 +133,7 @@ class DualWalk:
         self._worth = worth
         self._advance = cache.advance
         self.advances = 0
-        self._goes_on = known
+        self._goes_on = told is not None or (known and changed)
         if told is None:
             for namespace, root in self._tree.roots():
                 self._mark_root(root, cache.root(namespace))
