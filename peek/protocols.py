@@ -60,7 +60,9 @@ class CacheView(Protocol):
     - `lone_requests`: number of waiting requests that, as the cache knows, share with no other request and
       hit nothing.  Where that is all of them, nothing is walked.
     - `worth(cursor, matched) -> int`: what `matched` symbols up to `cursor` save, in tokens, 0 .. matched *
-      unit_tokens.  For caches where a cached token is not always worth a whole one (on the host, say).
+      unit_tokens.  For caches where a cached token is not always worth a whole one (on the host, say).  Its
+      answers may change where those of `advance` do not, so a walk asks about every edge
+      again.
     """
 
     unit_tokens: int

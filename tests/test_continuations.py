@@ -184,14 +184,16 @@ def test_a_request_that_arrives_again_has_its_session_and_counts_once() -> None:
     assert continuations.session_of("other", prompt + text("other", 300)) == "~one"
 
 
-def test_a_long_id_is_not_kept() -> None:
+def test_a_long_id_or_namespace_is_not_kept() -> None:
     continuations = Continuations()
     prompt = text("prompt", 640)
     names = {continuations.session_of(letter * 100_000, text(letter, 640)) for letter in "ab"}
     assert len(names) == 2
     assert max(map(len, names)) < 200
-    first = continuations.session_of("x" * 100_000, prompt)
-    assert continuations.session_of("next", prompt + text("more", 9)) == first
+    first = continuations.session_of("x" * 100_000, prompt, "salt" * 100_000)
+    assert continuations.session_of("next", prompt + text("more", 9), "salt" * 100_000) == first
+    assert continuations.session_of("other", prompt + text("other", 9), "salt" * 99_999) == "~other"
+    assert max(map(len, continuations._newest)) < 200
 
 
 def test_a_planner_knows_the_next_turn_of_a_session_without_a_name() -> None:

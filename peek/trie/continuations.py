@@ -42,8 +42,8 @@ INFERRED: Final = "~"
 """Starts the name of an inferred session; the id of its first request follows."""
 
 LONGEST_ID: Final = 128
-"""Most characters of an id in a name: names are kept, and any client can send long ids.  Of one that is
-longer, the hash follows."""
+"""Most characters of an id or a namespace that are kept, as any client can send long ones.  The hash stands
+for one that is longer."""
 
 
 @final
@@ -115,7 +115,7 @@ class Continuations:
             return ""
         end: i64 = (place - skipped) * SYMBOL_BYTES
         request: i64 = hash(request_id)
-        space = namespace.encode("utf-8", "surrogatepass")
+        space = _short(namespace).encode("utf-8", "surrogatepass")
         piece = space + key[end - self._piece : end]
         tail = key[end:]
         newest = self._newest.get(piece)
@@ -131,7 +131,7 @@ class Continuations:
             session = self._gone_on(key, space, at, (at - skipped) * SYMBOL_BYTES)
             at -= step
         if not session:
-            session = INFERRED + (request_id if len(request_id) <= LONGEST_ID else str(hash(request_id)))
+            session = INFERRED + _short(request_id)
         self._remember(piece, newest, _End(request, place, tail, session))
         return session
 
@@ -168,6 +168,10 @@ class Continuations:
         while self._count > self._most:
             _, gone = self._newest.popitem(last=False)
             self._count -= gone.alike
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_ID else str(hash(name))
 
 
 def _fits(end: _End, tail: bytes) -> bool:

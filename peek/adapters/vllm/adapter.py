@@ -123,12 +123,13 @@ class VllmAdapter(EngineAdapter):
         if apart or before:
             waiting.remove_requests(before)
             rest = waiting.put_back(list(apart)[::-1])
-            back = before[::-1] + [each for each in rest if shadow or self._takes_part(each)]
+            moves = {each for each in rest if shadow or self._takes_part(each)}
+            back = before[::-1] + [each for each in rest if each in moves]
             if shadow:
                 self._taken_back = back[::-1]
             if back or len(rest) < len(apart):
                 left_there = type(apart)()
-                left_there.prepend_requests(each for each in rest if not (shadow or self._takes_part(each)))
+                left_there.prepend_requests(each for each in rest if each not in moves)
                 waiting.prepend_requests(back)
                 self.scheduler.skipped_waiting = left_there  # last: an error before it loses no request
         waiting.put_back([])  # what vLLM's scan took out and did not put back has left
