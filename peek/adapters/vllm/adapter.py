@@ -121,8 +121,8 @@ class VllmAdapter(EngineAdapter):
         before = [each for each in self._taken_back if waiting.members.get(each.request_id) is each]
         self._taken_back = before
         if apart or before:
-            waiting.remove_requests(before)
             rest = waiting.put_back(list(apart)[::-1])
+            waiting.remove_requests(before)
             moves = {each for each in rest if shadow or self._takes_part(each)}
             back = before[::-1] + [each for each in rest if each in moves]
             if shadow:
