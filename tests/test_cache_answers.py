@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.walks import Prompt, cache_of, prompts, queue_of
 
-from peek import DualWalk, InvalidCache, PendingTree, PlannerBusy
+from peek import DualWalk, InvalidCache, PendingRequest, PendingTree, Planner, PlannerBusy
 from peek.eviction.index import MarkIndex
+from peek.request import MAX_TOKENS
 from peek.simulation.caches import RadixCache
 from peek.testing.twins import NaiveCache, NaiveCacheView, Pages
 from peek.trie.dual_walk import unit_tokens_of
@@ -218,6 +219,14 @@ def test_numpy_numbers_are_numbers() -> None:
         found, expected = index.find(i), twin_index.find(i)
         assert (found is None) == (expected is None)
         assert found is None or (found.depth, found.count) == (expected.depth, expected.count)
+
+
+def test_a_prompt_has_no_more_tokens_than_can_be_counted() -> None:
+    view, planner = usual_view(), Planner()
+    view.unit_tokens = 2**31 - 1
+    planner.add(PendingRequest("long", [7], 0.0, tail=MAX_TOKENS))
+    planner.plan(view, 1.0)
+    assert MAX_TOKENS - view.unit_tokens < planner.request("long").num_tokens <= MAX_TOKENS
 
 
 @pytest.mark.parametrize("worth", [-1, 5, 2**70, 1.5, None], ids=repr)

@@ -27,7 +27,7 @@ from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
-from peek.request import NO_LANE, PendingRequest, count_of, require_tokens
+from peek.request import MAX_TOKENS, NO_LANE, PendingRequest, count_of, require_tokens
 from peek.trie.node import Node
 from peek.trie.pending_tree import Cluster, PendingTree
 
@@ -511,7 +511,8 @@ class ArrivalOrder:
         """Fill in prompt lengths in tokens that the caller left to the key.  O(requests added since)."""
         for request in self._unsized.values():
             if request.num_tokens == 0:
-                request.num_tokens = (request.length + request.tail) * unit_tokens
+                symbols = min(request.length + request.tail, i64(MAX_TOKENS) // unit_tokens)
+                request.num_tokens = symbols * unit_tokens
         self._unsized.clear()
 
     def of(self, tree: PendingTree) -> list[PendingRequest]:
