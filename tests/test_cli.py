@@ -325,6 +325,22 @@ def test_idle_sessions_want_a_higher_rate(talks: Path, tmp_path: Path, capsys: C
 # -- the table --------------------------------------------------------------------------------------------
 
 
+def test_one_of_a_thing_is_no_plural(tmp_path: Path, capsys: Capsys) -> None:
+    log, traced, out = tmp_path / "one.jsonl", tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
+    log.write_text('{"custom_id": "r", "timestamp": 0, "prompt": [7], "max_tokens": 2}\n')
+    for command in (
+        ["trace", log, traced], ["simulate", "--trace", traced], ["check", log, "--draws", 1, "--seed", 7],
+        ["simulate", "--trace", traced, "--replicas", 1, "--router", "peek"],
+        ["reorder", log, out, "--explain"], ["reorder", log, out, "--explain", "--out-of-core"],
+    ):  # fmt: skip
+        if "--out-of-core" in command:
+            pytest.importorskip("duckdb")
+        assert main(list(map(str, command))) == 0
+        shown = "".join(capsys.readouterr())
+        assert re.search(r"\b1 (request|token|replica)\b", shown)
+        assert not re.search(r"(?<![.,\d])1 (?!as|ms)[a-z]+s\b", shown), shown
+
+
 @pytest.mark.parametrize("columns", ["80", "120", ""])
 def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     width = {"COLUMNS": columns} if columns else {}

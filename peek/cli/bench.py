@@ -109,7 +109,8 @@ def _print(setting: dict[str, Any], figures: list[Figure]) -> None:
     print("\n".join(aligned([("", "best", "median", "x"), *rows], "<>>>")))
     print(
         f"\npeek {setting['peek']}, {setting['backend']}, policy {setting['policy']}; {setting['prompts']};\n"
-        f"{setting['waiting']:,} wait with {setting['waiting_symbols']:,} symbols, "
+        f"{setting['waiting']:,} wait with {reading.counted(setting['waiting_symbols'], 'symbol')}, "
         f"{setting['cached_prompts']:,} earlier ones are cached.\n"
-        f"Processor time of {setting['rounds']} rounds; x: times one cache match per request."
+        f"Processor time of {reading.counted(setting['rounds'], 'round')}; "
+        "x: times one cache match per request."
     )

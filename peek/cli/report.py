@@ -25,6 +25,7 @@ from rich.text import Text
 
 from peek import __version__, backend
 from peek.cli.options import check_target
+from peek.cli.reading import counted
 from peek.cli.writing import write_whole
 from peek.errors import needs
 from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of, figure_named
@@ -72,9 +73,9 @@ class Batch:
         """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         warmup = f" (the first {workload.warmup} warm up, unmeasured)" if workload.warmup else ""
-        fleet = "" if replicas is None else f", {replicas} replicas"
+        fleet = "" if replicas is None else f", {counted(replicas, 'replica')}"
         return (
-            f"{len(workload.requests):,} requests{warmup}, "
+            f"{counted(len(workload.requests), 'request')}{warmup}, "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
             f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}{fleet}"
         )
@@ -316,7 +317,7 @@ def said_of(found: Answer) -> str:
     if losses := [each for each in found.losses if each is not told]:
         said.append(f"But under `peek` {_listed(losses, found, has_flags)}.")
     if len(found.draws) > 1 and (flag or found.gains or found.losses):
-        said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
+        said.append(f"Ranges are over {counted(len(found.draws) - 1, 'resample')} of the arrivals.")
     return " ".join(said)
 
 
