@@ -360,8 +360,8 @@ def _why_not(found: Answer) -> str:
         return f"its mean is {size} shorter than under {rival}, which is within the spread of other arrivals"
     if mean.gain < -mean.figure.same:
         return f"the mean is {size} shorter under {rival}"
-    if flag:
-        return f"{rival} does as well"
+    if as_good := found.engine.stock[found.best]:
+        return f"`{as_good}` does as well"
     return reason(found.draws[0][found.default])
 
 
