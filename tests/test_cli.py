@@ -341,6 +341,19 @@ def test_one_of_a_thing_is_no_plural(tmp_path: Path, capsys: Capsys) -> None:
         assert not re.search(r"(?<![.,\d])1 (?!as|ms)[a-z]+s\b", shown), shown
 
 
+def test_names_that_are_no_unicode_are_escaped(tmp_path: Path, capsys: Capsys) -> None:
+    pytest.importorskip("matplotlib")
+    log, each, figure, page = (tmp_path / name for name in ("\udcff.jsonl", "each.csv", "a.png", "a.html"))
+    row = {"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1], "tenant": "\ud800"}
+    log.write_text(json.dumps(row))
+    words = ["--trace", log, "--per-request", each, "--plot", figure]
+    assert simulated(capsys, *words)["runs"][0]["workload"] == "\udcff"
+    assert "trace-0,\\ud800,0.0" in each.read_text()
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert main(["check", str(log), "--html", str(page), "--draws", "0"]) == 0
+    assert "<title>peek check: \\udcff.jsonl</title>" in page.read_text()
+
+
 @pytest.mark.parametrize("columns", ["80", "120", ""])
 def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     width = {"COLUMNS": columns} if columns else {}

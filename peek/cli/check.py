@@ -22,7 +22,7 @@ from peek.cli import simulate, trace
 from peek.cli.page import page
 from peek.cli.reading import ProgressBar, counted, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of, significant
-from peek.cli.writing import write_whole
+from peek.cli.writing import in_utf8, write_whole
 from peek.compressed import bare
 from peek.errors import WorkloadError
 from peek.offline.formats import Encode
@@ -93,7 +93,7 @@ def check_command(options: CheckOptions) -> None:
         _print(found, cost, told)
     if options.html is not None:
         with write_whole([options.html]) as (stream,):
-            stream.write(page(told).encode())
+            stream.write(in_utf8(page(told)))
 
 
 def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:

@@ -26,7 +26,7 @@ from rich.text import Text
 from peek import __version__, backend
 from peek.cli.options import check_target
 from peek.cli.reading import counted
-from peek.cli.writing import write_whole
+from peek.cli.writing import in_utf8, write_whole
 from peek.errors import needs
 from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of, figure_named
 from peek.simulation.cost import CostModel
@@ -432,7 +432,7 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
         seeds = ", ".join(str(batch.workload.seed) for batch in batches)
         heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
     title = f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
-    figure.suptitle(title, fontsize=10, color=_INK, parse_math=False)
+    figure.suptitle(in_utf8(title).decode(), fontsize=10, color=_INK, parse_math=False)
     columns = {column.figure.name: column for column in _COLUMNS}
     for place, name in enumerate(PANELS):
         axes, column = figure.add_subplot(2, 2, place + 1), columns[name]

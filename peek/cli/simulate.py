@@ -24,7 +24,7 @@ from peek import PRESETS, PeekError, backend
 from peek.cli import options as cli
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
-from peek.cli.writing import write_whole
+from peek.cli.writing import in_utf8, write_whole
 from peek.simulation import cost as costs
 from peek.simulation.answer import engine_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
@@ -149,7 +149,7 @@ def simulate_command(options: SimulateOptions) -> None:
         save_plot(options.plot, batches)
     if options.per_request is not None:
         with write_whole([options.per_request]) as (stream,):
-            stream.write(per_request.getvalue().encode())
+            stream.write(in_utf8(per_request.getvalue()))
     if options.as_json:
         print(as_json_text(batches))
     else:
