@@ -259,12 +259,13 @@ class Reader:
         self._file = -1
 
     def file(self, lines: Iterable[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
-        """Yield each line's number and events; iterating over the events raises as `line` does."""
+        """Yield each line's number and events, those of an export row by row; the events raise as `line`."""
         self._file += 1
         for each in self.formats:
             each.begin()
         for number, content, end in documents(lines):
-            yield number, self.line(content, number, not end)
+            for inner in self._inner(content, number, not end):
+                yield number, self._of(inner, number)
         for part in self._unwrapping.rest():
             yield 0, self._of(Inner(part, name=f"{self._file}:rest"), 0)
 
@@ -289,9 +290,13 @@ class Reader:
 
     def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
         """Yield the events of one line; `WorkloadError` if it is broken, or at an export's first bad row."""
+        for inner in self._inner(content, number, is_last):
+            yield from self._of(inner, number)
+
+    def _inner(self, content: bytes, number: int, is_last: bool) -> Iterator[Inner]:
         for place, inner in enumerate(self._unwrapping.lines(content)):
             name = f"{self._file}:{number}" + (f".{place}" if place else "")
-            yield from self._of(inner._replace(name=name, is_last=is_last), number)
+            yield inner._replace(name=name, is_last=is_last)
 
     def _of(self, line: Inner, number: int) -> Iterator[Event]:
         for each in self.formats:
