@@ -22,6 +22,7 @@ from support.fixtures import Capsys
 
 from peek import PRESETS, InvalidKey, WorkloadError
 from peek.cli.main import main
+from peek.offline.formats import Line
 from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, simulate
 from peek.simulation.trace import at_session_rate, iter_rows, read_mooncake, read_sessions
@@ -46,6 +47,11 @@ IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
 
 def reader() -> Reader:
     return Reader(RequestRows(), json.loads)
+
+
+def events_of(log: Reader, line: str) -> list[Event]:
+    lines = [Line(1, line.encode("utf-8", "surrogatepass"), b"\n")]
+    return [event for _, events in log.file(lines) for event in events]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -429,14 +435,14 @@ def test_prompts_that_vllm_has_cut_are_noticed(
     logs = reader(), reader()
     if is_told:
         told = f"INFO non-default args: {{'enable_log_requests': True, 'max_log_len': {most}}}"
-        assert not list(logs[1].line(told.encode()))
+        assert not events_of(logs[1], told)
     longest = 0
     for number, text in enumerate(texts):
         ids = list(range(-(-len(text) // width)))
         longest += len(ids) >= most
         for log, end in zip(logs, (None, most), strict=True):
             told = f"prompt: {text[:end]!r}, prompt_token_ids: {ids[:end]}, prompt_embeds shape: None."
-            list(log.line(f"DEBUG 01-01 00:00:01 [x.py:1] Request {number} details: {told}".encode()))
+            events_of(log, f"DEBUG 01-01 00:00:01 [x.py:1] Request {number} details: {told}")
     if width > 1:
         tiny = sum(len(text) == 1 for text in texts)  # of one character and one token, cut or not
         assert not logs[0].cut() or tiny > 1
@@ -507,7 +513,7 @@ def test_a_log_that_has_cut_prompts_says_so() -> None:
     ]
     for line in cut:
         with pytest.raises(WorkloadError, match=CUT):
-            list(reader().line(line.encode()))
+            events_of(reader(), line)
 
 
 LOGGED = [
@@ -524,7 +530,7 @@ def test_a_damaged_line_is_an_error_of_ours_or_nothing(line: str, at: int, size:
     damaged = line[:at] + other + line[at + size :]
     log, tracer = reader(), Tracer(b"s", 4, None)
     try:
-        for event in [*log.line(damaged.encode("utf-8", "surrogatepass")), *log.rest()]:
+        for event in [*events_of(log, damaged), *log.rest()]:
             assert isinstance(event, (Arrival, Ending))
             tracer.take(event)
     except (WorkloadError, InvalidKey) as caught:
@@ -806,9 +812,3 @@ def test_what_an_event_does_not_say_is_counted_as_unknown() -> None:
     assert (counts.engine_prompt_tokens, counts.engine_cached_tokens) == (0, 0)
     tracer.take(Measured("b", 1.0, 3, 0))
     assert (counts.requests, counts.bare_times, counts.alone) == (2, 0, 1)
-
-
-def test_a_line_is_named_by_its_number_0_where_none_is_given() -> None:
-    line = b'{"prompt": "x", "timestamp": 1}'
-    for events, number in ((reader().line(line), 0), (reader().line(line, 7), 7)):
-        assert {event.name.rpartition(":")[2] for event in events} == {str(number)}
