@@ -200,6 +200,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("bench -", 2, "'standard input cannot be read twice'"),
     ("bench --rounds 20000", 2, "'20000 is not in 1..10000'"),
     ("bench --waiting 0", 2, "'0 is not in 1..'"),
+    ("bench --waiting 200000", 2, "'200000 is not in 1..100000'"),
     ("bench --policy lru", 2, "\"'lru'\""),
     ("bench empty.jsonl", 1, "'empty.jsonl: holds no request that is understood'"),
     ("bench torn.jsonl", 1, "'torn.jsonl, line 2: not JSON'"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.config import PRESETS
-from peek.errors import InvalidConfig, WorkloadError
+from peek.errors import WorkloadError
 from peek.simulation.cells import cell
 from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, PlanMeter, Target, figures, simulate
@@ -320,11 +320,6 @@ def test_units_that_do_not_divide_a_block(cache: str, unit: int, block: int) -> 
     pair = workload(*asked, unit=unit)
     whole = unit if cache == "radix" else block
     assert hit_tokens(simulate(pair, "fcfs+lru", cache), pair) == 6 * unit // whole * whole
-
-
-def test_an_unknown_policy_is_an_error() -> None:
-    with pytest.raises(InvalidConfig, match="valid: fcfs"):
-        simulate(three_tenants("radix"), "belady")
 
 
 # -- regression goals on a real cell -------------------------------------------------------------------

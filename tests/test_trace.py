@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import random
 import re
 from collections.abc import Iterable
@@ -299,9 +298,9 @@ def test_what_is_no_time(value: object) -> None:
         seconds(value)
 
 
-@pytest.mark.parametrize(("value", "unit"), [(253_402_300_799.9, "s"), (253_402_300_799_999, "ms"), (0, "")])
-def test_no_time_is_later_than_a_date_can_be(value: float, unit: str) -> None:
-    assert seconds(value, unit) <= seconds("9999-12-31T23:59:59.999999Z")
+def test_no_time_is_later_than_a_date_can_be() -> None:
+    for value, unit in ((253_402_300_799.9, "s"), (253_402_300_799_999, "ms")):
+        assert seconds(value, unit) <= seconds("9999-12-31T23:59:59.999999Z")
     with pytest.raises(WorkloadError) as caught:
         seconds(1795326001500, "s")  # milliseconds
     assert str(caught.value) == "time is 1795326001500, not a time in s of the years 1970 to 9999"
@@ -705,23 +704,6 @@ def test_the_first_sessions_of_a_file(tmp_path: Path) -> None:
         read_sessions(path, rate=1.0, seed=0, limit=4)
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "reason"),
-    [
-        (b"", "t", "{}: empty trace, no rows"),
-        (lzma.compress(b"\n"), "t.xz", "{}: empty trace, no rows"),
-        (b"{}", "t.xz", "{}: bad xz data, in line 1 or later: Input format not supported by decoder"),
-        (lzma.compress(b"{}")[:-20], "t",
-         ("{}: bad xz data, in line 1 or later: Compressed file ended before the end-of-stream marker "
-          "was reached")),
-    ],
-)  # fmt: skip
-def test_a_bad_file_of_sessions_is_named(tmp_path: Path, content: bytes, name: str, reason: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    assert refused(path) == reason.format(path)
-
-
 def without(row: dict[str, Any], field: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != field}
 
@@ -779,11 +761,6 @@ def test_a_bad_turn_names_file_line_and_reason(tmp_path: Path, row: Any, reason:
 def test_a_bad_turn_with_a_time_names_them_too(tmp_path: Path, row: Any, reason: str) -> None:
     path = written(tmp_path / "bad", [GOOD_TIMED, row])
     assert refused(path) == f"{path}, line 2: {reason}"
-
-
-def test_a_rate_of_sessions_at_which_times_overflow(tmp_path: Path) -> None:
-    said = refused(written(tmp_path / "talk", TALKS), rate=1e-320)
-    assert said == "rate is 1e-320: arrival times grow beyond every number"
 
 
 @pytest.mark.skipif(not AGENTS.is_dir(), reason="no agents' sessions in shared/data next to the checkout")

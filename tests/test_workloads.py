@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -353,21 +354,6 @@ def test_ideal_hit_equals_its_naive_twin(workload: Workload, include_warmup: boo
     assert ideal_hit(workload, include_warmup=include_warmup) == naive_ideal_hit(workload, include_warmup)
 
 
-@given(small_keys, small_keys)
-def test_shared_symbols_equals_its_naive_twin(left: list[int], right: list[int]) -> None:
-    assert shared_symbols(pack_tokens(left), pack_tokens(right)) == common_length(left, right)
-
-
-def test_ideal_hit_by_hand() -> None:
-    keys = [[1, 2, 3], [1, 2, 9], [1, 2, 3], [7]]
-    requests = [SimRequest(str(i), float(i), pack_tokens(k), 4 * len(k), 1) for i, k in enumerate(keys)]
-    # 0 + 8 + 11 (the last token is always computed) + 0 of 12 + 12 + 12 + 4
-    assert ideal_hit(by_hand(requests, 0, 4)) == 19 / 40
-    late = by_hand(requests, 2, 4)
-    assert (ideal_hit(late), ideal_hit(late, include_warmup=True)) == (11 / 16, 19 / 40)
-    assert ideal_hit(by_hand(requests, 4)) == ideal_hit(by_hand((), 0)) == 0.0
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("name", "published"), [("w1c", 0.90), ("w2b", 0.96)])
 def test_published_ideal_hits_count_the_warmup(name: str, published: float, seed: int) -> None:
@@ -458,7 +444,8 @@ def refused(path: Path | str, **options: Any) -> str:
         (changed(input_length=-5), "input_length is -5, negative"),
         (changed(input_length=0, hash_ids=[]), "input_length is 0"),
         (changed(input_length=600.0), "input_length is 600.0, not an integer"),
-        (changed(input_length=2**53 + 1), "input_length is 9007199254740993, above 2**53"),
+        (changed(input_length=10**8 + 1), "input_length is 100000001, above 100000000"),
+        (changed(hash_ids=[0, 2**53 + 1]), "hash_ids entry is 9007199254740993, above 2**53"),
         (changed(output_length=-1), "output_length is -1, negative"),
         (changed(output_length=[7]), "output_length is a list, not an integer"),
         (changed(hash_ids="ab"), "hash_ids is 'ab', not a list"),
@@ -490,9 +477,11 @@ def test_bad_row_names_file_line_and_reason(tmp_path: Path, line: str, reason: s
         (b"\x1f\x8bjunk", "t.jsonl", "bad gzip data"),
         (gzip.compress(f"{GOOD}\n".encode() * 99)[:-20], "t.jsonl.gz", "bad gzip data"),
         (gzip.compress(f"{GOOD}\n".encode())[:-8] + bytes(8), "t.jsonl.gz", "bad gzip data"),
+        (b"{}", "t.xz", "bad xz data, in line 1 or later: Input format not supported by decoder"),
+        (lzma.compress(b"{}")[:-20], "t", "bad xz data, in line 1 or later: Compressed file ended before"),
         (GOOD.encode() + b"\n\xff\xfe\n", "t.jsonl", "not UTF-8 text"),
     ],
-    ids=["empty", "blank", "gzip-empty", "not-gzip", "gzip-header", "gzip-cut", "gzip-crc", "bytes"],
+    ids="empty blank gzip-empty not-gzip gzip-header gzip-cut gzip-crc not-xz xz-cut bytes".split(),
 )
 def test_bad_file_is_named(tmp_path: Path, content: bytes, name: str, reason: str) -> None:
     path = tmp_path / name

@@ -29,7 +29,7 @@ class BenchOptions:
     source: Path | None = cli.read_path(
         "IN", "Requests as JSONL or a trace; without it they are drawn.", None
     )
-    waiting: int = cli.count("Requests that wait; as many came before them.", 1000)
+    waiting: int = cli.count("Requests that wait; as many came before them.", 1000, 100_000)
     policy: str = cli.value("Policy, or module:Class of your own.", "peek", "LABEL")
     rounds: int = cli.count("Rounds of each measurement.", 50, 10_000)
     tokenizer: Path | None = cli.tokenizer_path()
