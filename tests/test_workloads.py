@@ -481,8 +481,9 @@ def test_bad_row_names_file_line_and_reason(tmp_path: Path, line: str, reason: s
         (lzma.compress(b"{}")[:-20], "t", "bad xz data, in line 1 or later: Compressed file ended before"),
         (GOOD.encode() + b"\n\xff\xfe\n", "t.jsonl", "not UTF-8 text"),
     ],
-    ids="empty blank gzip-empty not-gzip gzip-header gzip-cut gzip-crc not-xz xz-cut bytes".split(),
-)
+    ids=["empty", "blank", "gzip-empty", "not-gzip", "gzip-header", "gzip-cut", "gzip-crc", "not-xz",
+         "xz-cut", "bytes"],
+)  # fmt: skip
 def test_bad_file_is_named(tmp_path: Path, content: bytes, name: str, reason: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
