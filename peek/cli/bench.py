@@ -82,8 +82,8 @@ def _drawn(count: int) -> _Work:
 
 
 def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLines) -> _Work:
-    if source == cli.STREAM:
-        raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
+    if not cli.is_regular(source):
+        raise typer.BadParameter(f"{source}: only a file can be read twice", param_hint="IN")
     loads, first = reading.json_loads(), None
     with suppress(ValueError, RecursionError):
         first = loads(next(reading.read_lines(source), Line(0, b"null", b"")).content)

@@ -139,7 +139,7 @@ def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
     with _opened_table(path) as file:
         import pyarrow.parquet
 
-        table = file.read().take([number - 1 for number in numbers])
+        table = file.read().take(pyarrow.array([number - 1 for number in numbers], pyarrow.int64()))
         pyarrow.parquet.write_table(table, stream)
 
 
