@@ -446,18 +446,6 @@ def test_figures_as_text(write: Callable[[float], str], value: float, text: str)
 # -- the figure -------------------------------------------------------------------------------------------
 
 
-def test_plot_is_written_beside_the_json(tmp_path: Path, trace: Path, capsys: Capsys) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.image import imread
-
-    path = tmp_path / "out.png"
-    simulated(capsys, "--trace", trace, "--plot", path)
-    pixels = np.asarray(imread(path))
-    assert pixels.shape[0] > 500
-    assert pixels.shape[1] > 1000
-    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
-
-
 def test_plot_goes_through_a_link_and_never_over_the_trace(
     tmp_path: Path, trace: Path, capsys: Capsys
 ) -> None:

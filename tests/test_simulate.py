@@ -19,13 +19,6 @@ from peek.simulation.workload import SimRequest, Workload, pack_tokens, with_ans
 
 both_kinds = pytest.mark.parametrize("cache", CACHES)
 
-CONTRACT = {
-    "workload": None, "load": None, "policy": None, "seed": None, "requests": None, "finished": None,
-    "cache_hit": None, "ideal_hit": None, "throughput_rps": None, "ttft_s": {"mean", "p50", "p99"},
-    "e2e_s": {"mean", "p50", "p99"}, "tpot_ms": {"mean"}, "queue_wait_s": {"p99", "max"},
-    "prefill_tokens": None, "plan_us": {"mean", "p99"}, "goodput": None, "slowdown": {"mean", "p50", "p99"},
-}  # fmt: skip
-
 
 def workload(*requests: SimRequest, arena: int = 4096, seats: int = 8, unit: int = 1) -> Workload:
     return Workload(
@@ -80,11 +73,8 @@ def test_all_but_the_pioneers_of_three_tenants_hit(cache: str, tokens: int, labe
 
 @both_kinds
 @pytest.mark.parametrize("label", PRESETS)
-def test_every_policy_gives_the_figures_of_the_contract(cache: str, label: str) -> None:
+def test_every_policy_answers_all(cache: str, label: str) -> None:
     run = simulate(three_tenants(cache), label, cache)
-    assert set(run) == {*CONTRACT, "preemptions"}
-    for name, parts in CONTRACT.items():
-        assert parts is None or set(run[name]) == parts
     given_back = (run["workload"], run["load"], run["policy"], run["seed"])
     assert given_back == ("by hand", "heavy", label, 7)
     assert run["requests"] == run["finished"] == 8

@@ -146,18 +146,6 @@ def test_prompt_layout(name: str) -> None:
         assert 18 < np.mean([len(q) for questions in by_group.values() for q in questions]) < 26
 
 
-@pytest.mark.parametrize(("name", "prefix"), [("w1a", 1024), ("w2b", 8192)])
-def test_groups_share_the_template_and_members_the_prefix(name: str, prefix: int) -> None:
-    requests = cell(name).requests[:60]
-    for position, left in enumerate(requests):
-        for right in requests[:position]:
-            shared = shared_symbols(left.key, right.key)
-            if group_name(left) == group_name(right):
-                assert shared == 3 + prefix + 5 or left.key == right.key
-            else:
-                assert shared == 3
-
-
 def test_question_lengths_have_the_stated_range_and_mean() -> None:
     lengths = [r.num_tokens - 1024 - 13 for r in {r.key: r for r in cell("w1b").requests}.values()]
     assert (min(lengths), max(lengths)) == (10, 93)
@@ -203,11 +191,6 @@ def test_same_arguments_same_workload_sorted_and_in_the_vocabulary(name: str) ->
         assert ids.min() >= 0
         assert ids.max() < VOCABULARY == 150_000
         assert (request.after, request.think_s, request.namespace) == (None, 0.0, "")
-
-
-def test_cell_names_and_loads() -> None:
-    assert " ".join(CELL_NAMES) == "w1a w1b w1c w1d w2b w3b w3c w4 w4-shared w5-long w5-short"
-    assert LOADS == ("moderate", "heavy")
 
 
 @pytest.mark.parametrize(
