@@ -171,13 +171,14 @@ def test_a_gain_stands_in_every_draw(times: list[tuple[float, float, float]]) ->
             [3.0, 9.0], 4.0, "loss",
             "But under `peek` the p99 time to first token rises from 6.00 s under the default to 8.00 s",
         ),
+        ([3.05, 3.0], 3.0, "nothing", "what these requests share does not wait at the same time"),
         ([3.0, 3.0], 3.0, "nothing", "what these requests share does not wait at the same time"),
     ],
 )  # fmt: skip
 def test_what_is_said(stock: list[float], ours: float, verdict: str, said: str) -> None:
     engine = replace(ENGINES["sglang"], title="It", stock={"a": "", "b": "--set b"})
     runs = {"a": run_of(stock[0]), "b": run_of(stock[1]), OURS: run_of(ours)}
-    best = "b" if stock[1] < stock[0] else "a"
+    best = "b" if 1.03 * stock[1] < stock[0] else "a"
     found = answer_of(engine, [runs] * 3, best)
     assert found.verdict == verdict
     assert said in said_of(found)

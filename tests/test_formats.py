@@ -523,6 +523,20 @@ def test_several_prompts_are_as_many_requests() -> None:
     assert len({each.name for each in found.arrivals}) == 4
 
 
+def test_a_bad_row_of_an_export_costs_itself_only() -> None:
+    good, bad = {"timestamp": START, "prompt": "x"}, {"timestamp": "soon", "prompt": "y"}
+    found = read(json.dumps({"data": [good, bad, good, bad, good]}))
+    assert [each.prompt for each in found.arrivals] == ["x", "x", "x"]
+    assert len(found.broken) == 2
+
+
+@pytest.mark.parametrize(("cached", "known"), [(0, 0), (40, 40), (41, -1), (-1, -1), (True, -1), ("5", -1)])
+def test_no_more_than_the_prompt_was_cached(cached: object, known: int) -> None:
+    usage = {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": cached}}
+    (ending,) = read(jsonl([{"timestamp": START, "prompt": "x", "usage": usage}])).endings
+    assert ending.cached_tokens == known
+
+
 def test_messages_may_be_written_as_text() -> None:
     plain = read(jsonl([{"startTime": ISO[0], "messages": CHATS[0]}]))
     found = read(jsonl([{"startTime": ISO[0], "messages": json.dumps(CHATS[0])}]))

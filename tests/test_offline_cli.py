@@ -246,6 +246,7 @@ HI = {"role": "user", "content": "hi"}
     [
         ({"prompt": "abc"}, "abc"),
         ({"prompt": [1, 2]}, [1, 2]),
+        ({"messages": None, "prompt": "abc"}, "abc"),
         ({"prompt": ["a", "b"]}, "a\nb"),
         ({"prompt": [[1, 2], [3]]}, [1, 2, 3]),
         ({"input": "embed me"}, "embed me"),

@@ -191,19 +191,6 @@ def test_a_runner_that_leaves_some_out(here: Path, capsys: Capsys) -> None:
     assert len(lines(here / "out.jsonl")) == 58
 
 
-def test_results_that_a_crash_has_cut_off(here: Path, capsys: Capsys) -> None:
-    """What the page promises of a command that fails half-way."""
-    command = ["sh", "-c", "head -c 5000 {in} > {out}; exit 1"]
-    assert main(["batch", "in.jsonl.gz", "out.jsonl", "--", *command]) == 1
-    (kept,) = here.glob("out.jsonl.*.work")
-    whole = lines(kept / "results.jsonl")[:-1]
-    words = [str(kept / "results.jsonl"), "out.jsonl", "--order", str(kept / "ordered.order")]
-    assert main(["restore", *words]) == 1
-    told = f"{60 - len(whole)} requests without a result, 1 bad line left out\n"
-    assert capsys.readouterr().err.endswith(f"/results.jsonl: {told}")
-    assert lines(here / "out.jsonl") == [row for row in json_rows(60) if row in whole]
-
-
 SCORE = json_row(60, {"model": "m", "text_1": "a", "text_2": "b"}, "/v1/score")
 TOLD = "peek: in.jsonl: 1 bad line left out, 1 line not understood, put behind the others\n"
 

@@ -77,10 +77,11 @@ def test_a_table_is_ordered_as_its_lines_are(here: Path, rows: list[str], as_tex
     assert sorted(lines(here / "large.jsonl")) == sorted(lines(here / "rows.jsonl"))
 
 
-def test_one_file_for_each_replica(here: Path) -> None:
-    before = table_of(plain_rows(), "in.parquet")
-    assert main(["reorder", "in.parquet", "out.parquet", *CACHE, "--replicas", "3"]) == 0
-    parts = pa.concat_tables([pq.read_table(f"out.{i}.parquet") for i in range(3)])
+@pytest.mark.parametrize(("rows", "replicas"), [(300, 3), (2, 3)])
+def test_one_file_for_each_replica(here: Path, rows: int, replicas: int) -> None:
+    before = table_of(plain_rows(rows), "in.parquet")
+    assert main(["reorder", "in.parquet", "out.parquet", *CACHE, "--replicas", str(replicas)]) == 0
+    parts = pa.concat_tables([pq.read_table(f"out.{i}.parquet") for i in range(replicas)])
     order = [number - 1 for number, _ in map(json.loads, lines(here / "out.order"))]
     assert parts == before.take(order)
 

@@ -11,20 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.config import PRESETS
-from peek.errors import InvalidConfig, WorkloadError
+from peek.errors import WorkloadError
 from peek.simulation.cells import cell
 from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, PlanMeter, Target, figures, simulate
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, with_answers
 
 both_kinds = pytest.mark.parametrize("cache", CACHES)
-
-CONTRACT = {
-    "workload": None, "load": None, "policy": None, "seed": None, "requests": None, "finished": None,
-    "cache_hit": None, "ideal_hit": None, "throughput_rps": None, "ttft_s": {"mean", "p50", "p99"},
-    "e2e_s": {"mean", "p50", "p99"}, "tpot_ms": {"mean"}, "queue_wait_s": {"p99", "max"},
-    "prefill_tokens": None, "plan_us": {"mean", "p99"}, "goodput": None, "slowdown": {"mean", "p50", "p99"},
-}  # fmt: skip
 
 
 def workload(*requests: SimRequest, arena: int = 4096, seats: int = 8, unit: int = 1) -> Workload:
@@ -80,11 +73,8 @@ def test_all_but_the_pioneers_of_three_tenants_hit(cache: str, tokens: int, labe
 
 @both_kinds
 @pytest.mark.parametrize("label", PRESETS)
-def test_every_policy_gives_the_figures_of_the_contract(cache: str, label: str) -> None:
+def test_every_policy_answers_all(cache: str, label: str) -> None:
     run = simulate(three_tenants(cache), label, cache)
-    assert set(run) == {*CONTRACT, "preemptions"}
-    for name, parts in CONTRACT.items():
-        assert parts is None or set(run[name]) == parts
     given_back = (run["workload"], run["load"], run["policy"], run["seed"])
     assert given_back == ("by hand", "heavy", label, 7)
     assert run["requests"] == run["finished"] == 8
@@ -320,11 +310,6 @@ def test_units_that_do_not_divide_a_block(cache: str, unit: int, block: int) -> 
     pair = workload(*asked, unit=unit)
     whole = unit if cache == "radix" else block
     assert hit_tokens(simulate(pair, "fcfs+lru", cache), pair) == 6 * unit // whole * whole
-
-
-def test_an_unknown_policy_is_an_error() -> None:
-    with pytest.raises(InvalidConfig, match="valid: fcfs"):
-        simulate(three_tenants("radix"), "belady")
 
 
 # -- regression goals on a real cell -------------------------------------------------------------------

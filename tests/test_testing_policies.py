@@ -407,6 +407,7 @@ class Streams(AdmissionPolicy):
         (reversed, "its stream is another order"),
         (lambda queue: queue[:-1], "stream lost"),
         (endlessly, "stream returned r0 twice"),
+        (lambda queue: iter(writes(queue, "score", lambda r: r.score + 1)), "stream changed score of"),
         (lambda queue: 1 / 0, "stream raised ZeroDivisionError: division by zero"),
     ],
 )

@@ -29,7 +29,7 @@ class BenchOptions:
     source: Path | None = cli.read_path(
         "IN", "Requests as JSONL or a trace; without it they are drawn.", None
     )
-    waiting: int = cli.count("Requests that wait; as many came before them.", 1000)
+    waiting: int = cli.count("Requests that wait; as many came before them.", 1000, 100_000)
     policy: str = cli.value("Policy, or module:Class of your own.", "peek", "LABEL")
     rounds: int = cli.count("Rounds of each measurement.", 50, 10_000)
     tokenizer: Path | None = cli.tokenizer_path()
@@ -82,8 +82,8 @@ def _drawn(count: int) -> _Work:
 
 
 def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLines) -> _Work:
-    if source == cli.STREAM:
-        raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
+    if not cli.is_regular(source):
+        raise typer.BadParameter(f"{source}: only a file can be read twice", param_hint="IN")
     loads, first = reading.json_loads(), None
     with suppress(ValueError, RecursionError):
         first = loads(next(reading.read_lines(source), Line(0, b"null", b"")).content)
@@ -109,7 +109,8 @@ def _print(setting: dict[str, Any], figures: list[Figure]) -> None:
     print("\n".join(aligned([("", "best", "median", "x"), *rows], "<>>>")))
     print(
         f"\npeek {setting['peek']}, {setting['backend']}, policy {setting['policy']}; {setting['prompts']};\n"
-        f"{setting['waiting']:,} wait with {setting['waiting_symbols']:,} symbols, "
+        f"{setting['waiting']:,} wait with {reading.counted(setting['waiting_symbols'], 'symbol')}, "
         f"{setting['cached_prompts']:,} earlier ones are cached.\n"
-        f"Processor time of {setting['rounds']} rounds; x: times one cache match per request."
+        f"Processor time of {reading.counted(setting['rounds'], 'round')}; "
+        "x: times one cache match per request."
     )

@@ -20,10 +20,9 @@ from peek import __version__, backend
 from peek.cli import options as cli
 from peek.cli import simulate, trace
 from peek.cli.page import page
-from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
+from peek.cli.reading import ProgressBar, counted, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of, significant
-from peek.cli.trace import counted
-from peek.cli.writing import write_whole
+from peek.cli.writing import in_utf8, write_whole
 from peek.compressed import bare
 from peek.errors import WorkloadError
 from peek.offline.formats import Encode
@@ -79,10 +78,11 @@ def check_command(options: CheckOptions) -> None:
     cli.check_choice("--engine", options.engine, (AUTO, *ENGINES))
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
+    files = [("--tokenizer", options.tokenizer), ("--model", simulate.model_file(options.model))]
+    cli.refuse_clashes([*(("LOG", path) for path in options.logs), *files], [("--html", options.html)])
+    if options.html == cli.STREAM:
+        raise typer.BadParameter("standard output has the answer in text or JSON", param_hint="--html")
     if options.html is not None:
-        files = [("--tokenizer", options.tokenizer), ("--model", simulate.model_file(options.model))]
-        logs = [("LOG", path) for path in options.logs]
-        cli.refuse_clashes([*logs, *files], [("--html", options.html)])
         cli.check_target(options.html)
     cost = simulate.machine(options.card, options.cards, options.model)
     encode = load_tokenizer(options.tokenizer)
@@ -93,7 +93,7 @@ def check_command(options: CheckOptions) -> None:
         _print(found, cost, told)
     if options.html is not None:
         with write_whole([options.html]) as (stream,):
-            stream.write(page(told).encode())
+            stream.write(in_utf8(page(told)))
 
 
 def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:
@@ -103,7 +103,7 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
     if not tracer.counts.requests:
         raise trace.nothing_read(options.logs, reader)
-    with trace.untimed(options.logs):
+    with cli.naming(*options.logs):
         rows = list(map(_trace_row, tracer.rows(options.output_tokens, options.rate)))
     name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
@@ -195,7 +195,8 @@ def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long:
         read = f"{counted(each['lines'], 'line')}, {counted(each['requests'], 'request')}"
         said.append(f"{name}: {read}{bare_ones}")
     said += trace.summary(tracer.counts, tokens, "of unknown length")
-    turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" * bool(seen["turns"])
+    sessions = counted(seen["sessions"], "session")
+    turns = f"; {seen['turns']:,} of them are turns of {sessions}" * bool(seen["turns"])
     said.append(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
     if seen["broken"]:
         said.append(f"broken lines, left out: {seen['broken']:,}")
@@ -217,7 +218,7 @@ def _doubts(found: Answer, too_long: int, seen: dict[str, Any]) -> list[str]:
         said.append(f"{counted(len(workload.requests), 'request')}: too few for more than a hint")
     guessed = seen["answers"]["allowed"] + seen["answers"]["unknown"]
     if 2 * guessed > seen["requests"]:
-        said.append(f"the lengths of {guessed:,} answers are limits or guesses (--output-field)")
+        said.append(f"the lengths of {counted(guessed, 'answer')} are limits or guesses (--output-field)")
     span_s = workload.requests[-1].arrival_s - workload.requests[0].arrival_s
     served = max(run["throughput_rps"] for run in runs.values())
     if span_s > 0.0 and served * span_s < OVERLOAD * len(workload.requests):

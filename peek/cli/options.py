@@ -134,12 +134,12 @@ def as_usage_error(option: str, more: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def naming(source: object, more: str = "") -> Iterator[None]:
-    """Put the name of a source before the text of a `WorkloadError` in its contents, and `more` after."""
+def naming(*sources: object) -> Iterator[None]:
+    """Put the names of sources before the text of a `WorkloadError` in their contents."""
     try:
         yield
     except WorkloadError as error:
-        raise WorkloadError(f"{source}: {error}{more}") from None
+        raise WorkloadError(f"{', '.join(map(str, sources))}: {error}") from None
 
 
 def policy_of(label: str) -> PeekConfig:

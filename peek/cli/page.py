@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from peek.cli.reading import counted
 from peek.cli.report import figure_text, target_text
 from peek.simulation.answer import FIGURES, OURS, figure_named
 
@@ -63,7 +64,7 @@ def page(found: Checked) -> str:
     lines = "".join(f"<li>{escape(each)}</li>" for each in told)
     engine, draws = escape(found["engine"]), found["draws"]
     others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"
-    ranges = f" Lines: the range over {draws} resamples of the arrivals." * bool(draws)
+    ranges = f" Lines: the range over {counted(draws, 'resample')} of the arrivals." * bool(draws)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">

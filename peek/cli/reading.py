@@ -139,7 +139,7 @@ def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
     with _opened_table(path) as file:
         import pyarrow.parquet
 
-        table = file.read().take([number - 1 for number in numbers])
+        table = file.read().take(pyarrow.array([number - 1 for number in numbers], pyarrow.int64()))
         pyarrow.parquet.write_table(table, stream)
 
 
@@ -169,7 +169,12 @@ def _opened_table(path: Path) -> Iterator[Any]:
         raise PeekError(f"{path}: damaged: {excerpt(str(error))}") from None
 
 
-# -- lines that are left out ------------------------------------------------------------------------------
+# -- counts, and lines that are left out ------------------------------------------------------------------
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 class BadLines:
@@ -206,7 +211,7 @@ class BadLines:
 
     def complain(self, fault: str = "") -> None:
         """Raise `WorkloadError` if lines were left out or there is a `fault`; called after all other work."""
-        left_out = f"{self.count} bad line{'s' * (self.count > 1)} left out" if self.count else ""
+        left_out = f"{counted(self.count, 'bad line')} left out" if self.count else ""
         if left_out or fault:
             raise WorkloadError(f"{self._source}: {'; '.join(filter(None, (left_out, fault)))}")
 

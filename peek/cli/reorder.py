@@ -26,7 +26,6 @@ import typer
 from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli import reading
-from peek.cli.trace import counted
 from peek.cli.writing import open_to_write, work_folder, write_whole
 from peek.compressed import bare
 from peek.errors import needs
@@ -126,7 +125,7 @@ def _say(message: str, failed: bool) -> None:
 
 def _told(what: object, *counts: tuple[int, str, str]) -> str:
     """Return a message on `what` with the counts that are not 0, each with noun and fate; "" for none."""
-    told = ", ".join(f"{counted(count, noun)} {fate}" for count, noun, fate in counts if count)
+    told = ", ".join(f"{reading.counted(count, noun)} {fate}" for count, noun, fate in counts if count)
     return f"{what}: {told}" if told else ""
 
 
@@ -241,13 +240,14 @@ class _InMemory:
         return index, self._kept[index].raw if self._kept else b""
 
     def explanation(self) -> list[str]:
-        groups, requests = self._found.groups, len(self._kept)
+        groups, requests, tokens = self._found.groups, len(self._kept), int(self._shape.tokens.sum())
         in_groups = sum(group.size for group in groups)
         guard, replicas = self._found.guard, self._options.replicas
+        together = f"{reading.counted(len(groups), 'group')} with {reading.counted(in_groups, 'request')}"
         kept = "left in the order it came in" if replicas == 1 else "one engine would take it as it came"
         return [
-            f"{requests:,} requests, {int(self._shape.tokens.sum()):,} tokens",
-            f"{len(groups):,} groups with {in_groups:,} requests; {requests - in_groups:,} share nothing",
+            f"{reading.counted(requests, 'request')}, {reading.counted(tokens, 'token')}",
+            f"{together}; {requests - in_groups:,} share nothing",
             *(f"  {group.size:,} requests share {group.depth:,} tokens" for group in groups[:5]),
             "reordered" if guard is None else f"{kept}, guard: {guard}",
             f"expected cache hit with {self._options.cache_tokens:,} tokens:",
@@ -299,9 +299,9 @@ class _OutOfCore:
         order = self._order
         hit = 100.0 * (1.0 - order.uncached_tokens / order.tokens) if order.tokens else 0.0
         return [
-            f"{len(order):,} requests, {order.tokens:,} tokens",
-            f"{order.edges:,} shared edges of the trie",
-            f"{order.uncached_tokens:,} uncached tokens",
+            f"{reading.counted(len(order), 'request')}, {reading.counted(order.tokens, 'token')}",
+            f"{reading.counted(order.edges, 'shared edge')} of the trie",
+            f"{reading.counted(order.uncached_tokens, 'uncached token')}",
             f"reordered; cache hit of at least {hit:.1f} %, by what each request finds of the one before it",
         ]
 

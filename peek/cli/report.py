@@ -25,7 +25,8 @@ from rich.text import Text
 
 from peek import __version__, backend
 from peek.cli.options import check_target
-from peek.cli.writing import write_whole
+from peek.cli.reading import counted
+from peek.cli.writing import in_utf8, write_whole
 from peek.errors import needs
 from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of, figure_named
 from peek.simulation.cost import CostModel
@@ -72,9 +73,9 @@ class Batch:
         """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         warmup = f" (the first {workload.warmup} warm up, unmeasured)" if workload.warmup else ""
-        fleet = "" if replicas is None else f", {replicas} replicas"
+        fleet = "" if replicas is None else f", {counted(replicas, 'replica')}"
         return (
-            f"{len(workload.requests):,} requests{warmup}, "
+            f"{counted(len(workload.requests), 'request')}{warmup}, "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
             f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}{fleet}"
         )
@@ -316,7 +317,7 @@ def said_of(found: Answer) -> str:
     if losses := [each for each in found.losses if each is not told]:
         said.append(f"But under `peek` {_listed(losses, found, has_flags)}.")
     if len(found.draws) > 1 and (flag or found.gains or found.losses):
-        said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
+        said.append(f"Ranges are over {counted(len(found.draws) - 1, 'resample')} of the arrivals.")
     return " ".join(said)
 
 
@@ -359,8 +360,8 @@ def _why_not(found: Answer) -> str:
         return f"its mean is {size} shorter than under {rival}, which is within the spread of other arrivals"
     if mean.gain < -mean.figure.same:
         return f"the mean is {size} shorter under {rival}"
-    if flag:
-        return f"{rival} does as well"
+    if as_good := found.engine.stock[found.best]:
+        return f"`{as_good}` does as well"
     return reason(found.draws[0][found.default])
 
 
@@ -431,7 +432,7 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
         seeds = ", ".join(str(batch.workload.seed) for batch in batches)
         heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
     title = f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
-    figure.suptitle(title, fontsize=10, color=_INK, parse_math=False)
+    figure.suptitle(in_utf8(title).decode(), fontsize=10, color=_INK, parse_math=False)
     columns = {column.figure.name: column for column in _COLUMNS}
     for place, name in enumerate(PANELS):
         axes, column = figure.add_subplot(2, 2, place + 1), columns[name]

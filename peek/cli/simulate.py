@@ -24,7 +24,7 @@ from peek import PRESETS, PeekError, backend
 from peek.cli import options as cli
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
-from peek.cli.writing import write_whole
+from peek.cli.writing import in_utf8, write_whole
 from peek.simulation import cost as costs
 from peek.simulation.answer import engine_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
@@ -92,7 +92,7 @@ class SimulateOptions(cli.OfContext):
     memory_utilization: float = part_of_memory()
     max_running: int | None = cli.count("Requests that run at once, in place of the workload's.")
     per_request: Path | None = cli.value(
-        "Write a CSV line for each request of each run; .gz, .xz, .zst too.", None, "FILE"
+        "Write a CSV line for each request of each run; .gz, .xz, .zst too.", None, "FILE", cli.parse_target
     )
     slo: list[Target] = cli.value(
         "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "
@@ -149,7 +149,7 @@ def simulate_command(options: SimulateOptions) -> None:
         save_plot(options.plot, batches)
     if options.per_request is not None:
         with write_whole([options.per_request]) as (stream,):
-            stream.write(per_request.getvalue().encode())
+            stream.write(in_utf8(per_request.getvalue()))
     if options.as_json:
         print(as_json_text(batches))
     else:
@@ -180,8 +180,11 @@ def _check_files(options: SimulateOptions) -> None:
     for option, path in written:
         if path is not None and len(options.rate_scale) > 1:
             raise typer.BadParameter("takes one --rate-scale", param_hint=option)
-    read = [("trace", options.trace or options.trace_file), ("sessions", options.sessions)]
-    cli.refuse_clashes([*read, ("--model", model_file(options.model or ""))], written)
+    read = [
+        ("--trace", options.trace), ("--trace-file", options.trace_file), ("--sessions", options.sessions),
+        ("--model", model_file(options.model or "")),
+    ]  # fmt: skip
+    cli.refuse_clashes(read, written)
     if options.per_request is not None:
         cli.check_target(options.per_request)
     if options.plot is not None:

@@ -10,15 +10,17 @@ import json
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import typer
+
 from peek import PeekError, WorkloadError
 from peek.cli import options as cli
-from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
+from peek.cli import reading
+from peek.cli.reading import BadLines, counted, json_loads, read_lines
 from peek.cli.writing import write_whole
 from peek.offline.formats import Encode, excerpt_of
 from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
@@ -66,19 +68,21 @@ def trace_command(options: TraceOptions) -> None:
 
     The trace holds times, lengths and salted block hashes; no text of prompts or answers.
     """
-    source, target, tokenizer = options.source, options.target, tokenizer_file(options.tokenizer)
+    source, target, tokenizer = options.source, options.target, reading.tokenizer_file(options.tokenizer)
     cli.check_choice("--format", options.form, KINDS)
     read = [("IN", source), ("--salt-file", options.salt_file), ("--tokenizer", tokenizer)]
     cli.refuse_clashes(read, [("OUT", target)])
     cli.check_target(target)
-    encode = load_tokenizer(tokenizer)
+    if reading.is_table(target):
+        raise typer.BadParameter(f"{target}: a trace is lines, not a table", param_hint="OUT")
+    encode = reading.load_tokenizer(tokenizer)
     tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
     rows = request_rows(options, options.tenant_field, encode)
     reader = Reader(rows, json_loads(), KINDS[options.form])
     (bad,) = read_logs([source], reader, tracer)
     if not tracer.counts.requests:
         raise nothing_read([source], reader)
-    with untimed([source]), write_whole([target]) as (stream,):
+    with cli.naming(source), write_whole([target]) as (stream,):
         for row in tracer.rows(options.output_tokens, options.rate):
             stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
     counts = tracer.counts
@@ -114,11 +118,6 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
     return faults
 
 
-def untimed(sources: Sequence[Path]) -> AbstractContextManager[None]:
-    """Add advice to the error for requests without times."""
-    return cli.naming(", ".join(map(str, sources)), ": name their place with --time-field, or give --rate")
-
-
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
     """Return the error for logs without a request, with advice."""
     shown = ", ".join(map(str, sources))
@@ -150,7 +149,7 @@ def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
     """Write counts, a line each; `tokens` and `unknown` are the words behind tokens and unknown answers."""
     known = f"{counts.answered:,} told, {counts.allowed:,} as long as allowed"
     said = [
-        f"{counted(counts.requests, 'request')}, {counts.prompt_tokens:,} tokens {tokens}",
+        f"{counted(counts.requests, 'request')}, {counted(counts.prompt_tokens, 'token')} {tokens}",
         pace(counts.span_s, counts.requests),
         f"answers: {known}, {counts.unknown:,} {unknown}",
     ]
@@ -158,11 +157,6 @@ def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
         hit = f"{100.0 * counts.cached:.1f} % of {counts.engine_prompt_tokens:,} tokens"
         said.append(f"the log says that {hit} were cached")
     return said
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def pace(span_s: float, requests: int) -> str:

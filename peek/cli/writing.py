@@ -54,6 +54,11 @@ def open_to_write(path: Path, flags: int, shown: Path | None = None) -> IO[bytes
     return io.BufferedWriter(_NamedFile(descriptor, shown or path), _BUFFER_BYTES)
 
 
+def in_utf8(text: str) -> bytes:
+    """Encode text for a file; escapes the lone surrogates that names of files and tenants may have."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 class _GzipWriter:
     """A gzip stream without name and time, so that equal input gives equal bytes.
 

@@ -205,8 +205,8 @@ def namespace_of(body: dict[str, Any]) -> str:
 
 def _prompt_of(body: dict[str, Any]) -> str | list[int]:
     for name in PROMPT_NAMES:
-        if name in body:
-            value = body[name]
+        value = body.get(name)
+        if value is not None:  # loggers write null for what is not there
             is_input = name == "input" and isinstance(value, list) and value and isinstance(value[0], dict)
             if name == "messages" or is_input:
                 return _head(body) + _chat(value)

@@ -214,11 +214,11 @@ def model_of(name: str, config: Mapping[str, Any]) -> Model:
 
     Its parameters are counted from the sizes: embeddings (twice unless tied), and in each layer four
     attention matrices and three of a gated feed-forward part.  Biases and norms, below 0.1 %, are left out.
-    `WorkloadError` if a size is missing or not a positive integer, or the model is of another kind.
+    `WorkloadError` if a size is no integer in 1..2**53 - 1, or the model is of another kind.
     """
     kinds = config.get("layer_types") or ["full_attention"]
     odd = next((field for field in _NOT_DENSE if config.get(field)), "")
-    if odd or set(kinds) != {"full_attention"}:
+    if odd or not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise WorkloadError(
             f"{name}: has {odd or 'layer_types'}, so it is no dense transformer with full attention"
         )
@@ -234,7 +234,7 @@ def model_of(name: str, config: Mapping[str, Any]) -> Model:
 
 def _size(name: str, config: Mapping[str, Any], field: str) -> int:
     value = config.get(field)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**53:
         raise WorkloadError(f"{name}: {field} is {str(value)[:60]!r}, not a size")
     return value
 

@@ -103,7 +103,7 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
     """Compute the metrics of a run over all jobs that arrived after the warm-up.
 
     `slowdown` is a request's time in the system over that time without the wait in the queue.  `job_s` is
-    there where requests have sessions.
+    there where requests have sessions.  `WorkloadError` if times are so large that rounding hides a step.
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]
@@ -113,6 +113,10 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
     e2e = [job.finished_s - job.arrival_s for job in measured]
     wait = [job.admitted_s - job.arrival_s for job in measured]
     decoded = [job for job in measured if job.generated > 1]
+    served = [whole - waited for whole, waited in zip(e2e, wait, strict=True)]
+    if min(served) <= 0.0:
+        latest_s = max(job.finished_s for job in measured)
+        raise WorkloadError(f"times grow to {latest_s:.3g} s, where rounding hides a step")
     tpot = [(job.finished_s - job.first_token_s) / (job.generated - 1) for job in decoded]
     prompt = sum(job.prompt_tokens for job in measured)
     span = max(job.finished_s for job in measured) - min(job.arrival_s for job in measured)
@@ -128,7 +132,7 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
         "tpot_ms": {"mean": float(np.mean(tpot)) * 1e3 if tpot else 0.0},
         "queue_wait_s": {"p99": float(np.percentile(wait, 99)), "max": max(wait)},
         "goodput": [{**target._asdict(), "share": _goodput(measured, target)} for target in targets],
-        "slowdown": _summary([whole / (whole - waited) for whole, waited in zip(e2e, wait, strict=True)]),
+        "slowdown": _summary([whole / alone for whole, alone in zip(e2e, served, strict=True)]),
         **({"job_s": _summary(sessions)} if sessions else {}),
         "prefill_tokens": sum(job.prefill_tokens for job in measured),
         "preemptions": sum(job.preemptions for job in measured),

@@ -34,7 +34,7 @@ MAX_RUNNING: Final = 256  # the engine's cap for a trace, as in most of the pape
 WARMUP_SHARE: Final = 10  # the first 1 / 10 of the rows is warm-up; the paper leaves out 10-20 % of a cell
 ARENA_LONGEST_PROMPTS: Final = 4  # size of the default arena, in requests as long as the longest
 ARENA_FLOOR_TOKENS: Final = 50_000  # least size of the default arena: the paper's, of a single card
-_LONGEST_OUTPUT: Final = 100_000_000  # simulated token by token: a larger number would take for ever
+_LONGEST: Final = 100_000_000  # most tokens of a prompt or answer: to simulate more would take for ever
 _LARGEST: Final = 2**53  # floats, and JSON readers that use them, confuse integers above it
 _LARGEST_TOKEN: Final = 2**31 - 1  # the largest packed symbol
 
@@ -285,7 +285,7 @@ def row_of(row: dict[str, Any], wanted: int | None = None) -> TraceRow:
     """Check a row of Mooncake's format.  The `WorkloadError` gives the fault; the caller adds the place."""
     _check_fields(row, "timestamp", "input_length", "output_length", "hash_ids")
     timestamp = _time("timestamp", row["timestamp"], "ms")
-    input_tokens = _whole("input_length", row["input_length"])
+    input_tokens = _whole("input_length", row["input_length"], _LONGEST, "100000000")
     if input_tokens == 0:
         raise WorkloadError("input_length is 0: an empty prompt cannot be served")
     output_tokens = _output_tokens(row)
@@ -309,7 +309,7 @@ def _check_fields(row: dict[str, Any], *fields: str) -> None:
 
 def _output_tokens(row: dict[str, Any]) -> int:
     # Some traces record 0 for requests that were cut off at once, but an engine samples at least one token.
-    return max(1, _whole("output_length", row["output_length"], _LONGEST_OUTPUT, "100000000"))
+    return max(1, _whole("output_length", row["output_length"], _LONGEST, "100000000"))
 
 
 def _tenant(row: dict[str, Any]) -> str:

@@ -19,7 +19,8 @@ import copy
 import inspect
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -239,37 +240,39 @@ class _Subject:
 
     def order(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str]:
         """The ids in the policy's order, after every check that one call allows."""
-        queue = prepared.queue
-        waiting = list(queue)
-        before = [_attributes(request) for request in waiting]
-        circumstances = _cycle_facts(prepared)
-        try:
-            answer: object = policy.order(queue, prepared.cycle)
-        except Exception as error:
-            raise self._raised("order", error) from error
-        if len(queue) != len(waiting) or any(a is not b for a, b in zip(queue, waiting, strict=True)):
-            raise self.fail("order changed the list it was given; sort a copy")
-        ordered = self._permutation("order", answer, queue)
-        for request, was in zip(waiting, before, strict=True):
-            now = _attributes(request)
-            for name, value in was.items():
-                if now[name] != value:
-                    raise self.fail(f"order changed {name} of a request from {value!r} to {now[name]!r}")
-        if _cycle_facts(prepared) != circumstances:
-            raise self.fail("order changed the cycle or its tree")
-        return ids(ordered)
+        with self._called("order", prepared):
+            answer: object = policy.order(prepared.queue, prepared.cycle)
+        return ids(self._permutation("order", answer, prepared.queue))
 
     def stream(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str] | None:
         """The ids of the policy's stream; None if it has none."""
-        try:
+        with self._called("stream", prepared):
             stream = policy.stream(prepared.cycle)
             if stream is None:
                 return None
             take = stream.next if isinstance(stream, RequestStream) else partial(next, iter(stream), None)
             found = list(islice(iter(take, None), len(prepared.queue) + 1))
-        except Exception as error:
-            raise self._raised("stream", error) from error
         return ids(self._permutation("stream", found, prepared.queue))
+
+    @contextmanager
+    def _called(self, hook: str, prepared: Prepared) -> Iterator[None]:
+        """Check that a call raises nothing, and touches neither the list nor the requests nor the cycle."""
+        queue, waiting = prepared.queue, list(prepared.queue)
+        before = [_attributes(request) for request in waiting]
+        circumstances = _cycle_facts(prepared)
+        try:
+            yield
+        except Exception as error:
+            raise self._raised(hook, error) from error
+        if len(queue) != len(waiting) or any(a is not b for a, b in zip(queue, waiting, strict=True)):
+            raise self.fail(f"{hook} changed the list it was given; sort a copy")
+        for request, was in zip(waiting, before, strict=True):
+            now = _attributes(request)
+            for name, value in was.items():
+                if now[name] != value:
+                    raise self.fail(f"{hook} changed {name} of a request from {value!r} to {now[name]!r}")
+        if _cycle_facts(prepared) != circumstances:
+            raise self.fail(f"{hook} changed the cycle or its tree")
 
     def _raised(self, hook: str, error: Exception) -> AssertionError:
         place = traceback.extract_tb(error.__traceback__)[-1]

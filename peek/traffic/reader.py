@@ -259,12 +259,17 @@ class Reader:
         self._file = -1
 
     def file(self, lines: Iterable[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
-        """Yield each line's number and events; iterating over the events raises as `line` does."""
+        """Yield each line's number and events, those of an export row by row.
+
+        Iterating over the events raises `WorkloadError` or `InvalidKey` if the line or row is broken.
+        """
         self._file += 1
         for each in self.formats:
             each.begin()
         for number, content, end in documents(lines):
-            yield number, self.line(content, number, not end)
+            for place, inner in enumerate(self._unwrapping.lines(content)):
+                name = f"{self._file}:{number}" + (f".{place}" if place else "")
+                yield number, self._of(inner._replace(name=name, is_last=not end), number)
         for part in self._unwrapping.rest():
             yield 0, self._of(Inner(part, name=f"{self._file}:rest"), 0)
 
@@ -286,12 +291,6 @@ class Reader:
     def not_understood(self) -> dict[str, Any]:
         """Return the count of lines that no format knows, the first one's number and an excerpt of it."""
         return {"lines": self.unknown, "line": self.where, "first": self.example}
-
-    def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
-        """Yield the events of one line; `WorkloadError` if it is broken, or at an export's first bad row."""
-        for place, inner in enumerate(self._unwrapping.lines(content)):
-            name = f"{self._file}:{number}" + (f".{place}" if place else "")
-            yield from self._of(inner._replace(name=name, is_last=is_last), number)
 
     def _of(self, line: Inner, number: int) -> Iterator[Event]:
         for each in self.formats:

@@ -96,7 +96,7 @@ class RequestRows:
         if _ANTHROPIC_CACHED in usage:  # beside `input_tokens`, not among them
             cached = tokens_of(usage[_ANTHROPIC_CACHED])
             prompt_tokens += cached + tokens_of(usage.get("cache_creation_input_tokens"))
-        known = prompt_tokens > 0 and isinstance(cached, int)
+        known = type(cached) is int and 0 <= cached <= prompt_tokens
         return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:

@@ -22,6 +22,7 @@ from peek.traffic.times import UNITS, bare_unit, doubt
 
 BLOCK_TOKENS: Final = 16  # by default, as vLLM's; hits with SGLang's page of 1 token differ little
 _ID_BITS: Final = 53  # as many as JSON readers keep; two blocks' ids are equal by accident in 1 of 2**53
+_LONGEST_S: Final = 2**53 / 1000  # readers of traces take no later time
 _LARGEST_SALT: Final = 64  # most bytes of a BLAKE2b key; a longer salt is hashed first
 
 
@@ -246,10 +247,13 @@ class Tracer:
 
     def _times(self, rate: float | None) -> list[float]:
         if rate is not None:
-            return [place / rate for place in range(len(self._traced))]
+            times = [place / rate for place in range(len(self._traced))]
+            if times and times[-1] > _LONGEST_S:
+                raise WorkloadError(f"rate is {rate!r}: times grow beyond 2**53 ms")
+            return times
         times = [traced.at_s for traced in self._traced if traced.at_s is not None]
         if self._traced and not times:
-            raise WorkloadError("no request has a time")
+            raise WorkloadError("no request has a time: name their place with --time-field, or give --rate")
         self._leave_out_untimed()
         if self.counts.bare_times == len(times):
             unit = bare_unit(times)
