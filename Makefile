@@ -278,9 +278,10 @@ bench-routers: $(BUILT) $(EPP_ENV)/.stamp-peek $(VLLM_ENV)$(ROUTERS_VLLM)/.stamp
 	  --vllm '$(VLLM_ENV)$(ROUTERS_VLLM)/bin/python' $(foreach router,$(ROUTERS),--python '$(router)=$(ROUTER_ENV)$(router)/bin/python') \
 	  --out build/routers.csv $(ROUTERS_ARGS)
 
-# Every policy of the leaderboard on ten kinds of traffic; its table, figure and page.  Five to eight minutes.
+# Every policy of the leaderboards on eighteen kinds of traffic: tables, figure and page.  Ten to fifteen minutes.
 arena: $(BUILT)
 	$(BIN)/python -m bench.arena --store
+	$(BIN)/python -m bench.arena --store --later
 
 soak: $(BUILT)
 	$(BIN)/python -m bench.soak

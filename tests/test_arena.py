@@ -26,11 +26,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "REQUESTS", 60)
 
 
-def test_the_page_has_the_stored_table() -> None:
-    with arena.TABLE.open(newline="", encoding="utf-8") as stream:
+@pytest.mark.parametrize(
+    ("table", "mark"), [(arena.TABLE, arena.MARK), (arena.LATER_TABLE, arena.LATER_MARK)]
+)
+def test_the_page_has_the_stored_tables(table: Path, mark: str) -> None:
+    with table.open(newline="", encoding="utf-8") as stream:
         stored = list(csv.reader(stream))
     page = arena.PAGE.read_text(encoding="utf-8")
-    assert arena.between(page, arena.leaderboard(stored)) == page
+    assert arena.between(page, arena.leaderboard(stored), mark) == page
 
 
 def test_the_page_has_the_figures_of_recorded_sessions() -> None:
@@ -157,8 +160,9 @@ def test_traces_are_of_one_commit_each() -> None:
         assert len(trace.sha256) == len(trace.url.split("/")[5]) + 24 == 64
 
 
-def test_kinds_are_drawn_from_the_seed_alone() -> None:
-    first, again, other = (kinds.build("rag", seed) for seed in (11, 11, 12))
+@pytest.mark.parametrize("kind", [*kinds.KINDS, *kinds.LATER])
+def test_kinds_are_drawn_from_the_seed_alone(kind: str) -> None:
+    first, again, other = (kinds.build(kind, seed) for seed in (11, 11, 12))
     assert first.requests == again.requests != other.requests
     assert list(accumulate((each.arrival_s for each in first.requests), max)) == [
         each.arrival_s for each in first.requests

@@ -2,7 +2,7 @@
 
     python -m bench.arena --policy my_package.my_module:MyPolicy [--policy peek ...] [--tuning] [--by kind]
     python -m bench.arena --write FOLDER           the traffic itself, for an engine of your own
-    python -m bench.arena --store                  the table, the figure and the leaderboard of the pages
+    python -m bench.arena --store [--later]        the table, the figure and the leaderboard of the pages
 
 A policy is a label or the import path of a class, as everywhere.  The stock policies always run, too.
 """
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.arena.cells import STOCK, Cell, Figures, has_queue, run_all, show, table
-from bench.arena.kinds import JUDGING, KINDS, LOADS, TUNING, at_load, build
+from bench.arena.kinds import JUDGING, KINDS, LATER, LOADS, TUNING, at_load, build
 from bench.builds import ROOT, require_compiled
 from peek.simulation.simulate import CACHES
 from peek.simulation.workload import Workload
@@ -35,6 +35,8 @@ TABLE: Final = ROOT / "docs/data/policies_judge.csv"
 FIGURE: Final = ROOT / "docs/figures/dial.svg"
 PAGE: Final = ROOT / "docs/policies.md"
 MARK: Final = "<!-- leaderboard -->"
+LATER_TABLE: Final = ROOT / "docs/data/policies_later.csv"
+LATER_MARK: Final = "<!-- later kinds -->"
 
 SHOWN: Final = {
     "mean TTFT": "ttft", "p99": "p99", "E2E": "e2e", "job time": "jct", "missed": "missed",
@@ -59,10 +61,10 @@ def leaderboard(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(text) + "\n"
 
 
-def between(page: str, board: str) -> str:
+def between(page: str, board: str, mark: str = MARK) -> str:
     """Return the page with this leaderboard between its marks."""
-    before, _, after = page.split(MARK)
-    return f"{before}{MARK}\n\n{board}\n{MARK}{after}"
+    before, _, after = page.split(mark)
+    return f"{before}{mark}\n\n{board}\n{mark}{after}"
 
 
 def write(folder: Path, kinds: Sequence[str], seeds: Sequence[int]) -> Iterator[Path]:
@@ -130,7 +132,8 @@ def main() -> None:
     parser.add_argument(
         "--policy", action="append", default=[], help="repeat it; the dial of `peek` if left out"
     )
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--kinds", nargs="*", default=[], choices=[*KINDS, *LATER])
+    parser.add_argument("--later", action="store_true", help="the kinds that nothing was tuned on")
     parser.add_argument("--by", choices=["kind", "load", "cache"], default=None)
     parser.add_argument("--tuning", action="store_true", help="the seeds to try things on")
     parser.add_argument("--csv", type=Path, default=None, help="write the table")
@@ -143,25 +146,27 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     seeds = TUNING if arguments.tuning else JUDGING
+    kinds = arguments.kinds or list(LATER if arguments.later else KINDS)
     if arguments.write:
-        for path in write(arguments.write, arguments.kinds, seeds):
+        for path in write(arguments.write, kinds, seeds):
             print(path, flush=True)
         return
-    if arguments.store and (arguments.policy or arguments.tuning or arguments.kinds != list(KINDS)):
+    if arguments.store and (arguments.policy or arguments.tuning or arguments.kinds):
         parser.error("--store takes no other policies, kinds or seeds")
     require_compiled()
     labels = [*STOCK, *(arguments.policy or OURS)]
-    found = {cell: run for cell, run in run_all(arguments.kinds, seeds, labels).items() if has_queue(run)}
-    print(
-        f"{len(found)} of {len(arguments.kinds) * len(LOADS) * len(seeds) * len(CACHES)} cells have a queue"
-    )
+    found = {cell: run for cell, run in run_all(kinds, seeds, labels).items() if has_queue(run)}
+    print(f"{len(found)} of {len(kinds) * len(LOADS) * len(seeds) * len(CACHES)} cells have a queue")
     lines = table(grouped(found, "kind" if arguments.store else arguments.by), labels)
-    figure, path = (FIGURE, TABLE) if arguments.store else (arguments.figure, arguments.csv)
+    figure, path, mark = arguments.figure, arguments.csv, MARK
+    if arguments.store:
+        figure, path, mark = (None, LATER_TABLE, LATER_MARK) if arguments.later else (FIGURE, TABLE, MARK)
     show(lines, path)
     if figure:
         draw(lines, figure)
     if arguments.store:
-        PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), leaderboard(lines)), encoding="utf-8")
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(between(page, leaderboard(lines), mark), encoding="utf-8")
 
 
 def grouped(

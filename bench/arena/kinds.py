@@ -7,7 +7,8 @@ to the engine's capacity, so that a load means the same on every engine:
     capacity    requests a second of a client that keeps 48 outstanding, in arrival order
     load 1.2    requests arrive 1.2 times as fast as that
 
-Seeds of `TUNING` are for experiments.  Those of `JUDGING` are for tables, and nothing is chosen by them.
+Seeds of `TUNING` are for experiments.  Those of `JUDGING` are for tables, and nothing is chosen by them.  The
+kinds of `LATER` were written when the policy stood: nothing was tuned on them, whatever the seed.
 """
 
 from __future__ import annotations
@@ -229,6 +230,109 @@ def _code(draw: _Draw) -> None:
             text += draw.text(draw.length(25, 0.9, 2, 200))
 
 
+def _thoughts(draw: _Draw) -> None:
+    """Trees of thoughts: three levels of four continuations, of which three go on."""
+    tasks = draw.texts(3, 900, 0.3, 400, 2000)
+    while len(draw.requests) < REQUESTS:
+        session, at_s = f"thoughts-{len(draw.requests)}", draw.start()
+        level: list[tuple[bytes, str | None]] = [
+            (draw.rng.choice(tasks) + draw.text(draw.length(300, 0.6, 50, 1500)), None)
+        ]
+        for _ in range(3):
+            below: list[tuple[bytes, str | None]] = []
+            for text, after in level[:3]:
+                for _ in range(4):
+                    answer = draw.length(150, 0.4, 30, 400)
+                    name = draw.ask(text, answer, at_s, session=session, after=after, think_s=0.05)
+                    below.append((text + draw.text(answer), name))
+            level = below
+
+
+def _judges(draw: _Draw) -> None:
+    """Models as judges: a rubric, a document, one of many answers to it; a short verdict."""
+    rubrics = draw.texts(5, 1200, 0.3, 500, 2500)
+    documents = draw.texts(120, 1500, 0.5, 300, 4000)
+    pick = draw.zipf(120, 0.6)
+    for _ in range(REQUESTS):
+        place = pick()
+        prompt = rubrics[place % 5] + documents[place] + draw.text(draw.length(400, 0.6, 50, 1500))
+        draw.ask(prompt, draw.length(12, 0.4, 3, 60), draw.start())
+
+
+def _map_reduce(draw: _Draw) -> None:
+    """Jobs that send their chunks at once, behind common instructions, and then sum up the answers."""
+    instructions = draw.texts(12, 600, 0.5, 200, 1500)
+    while len(draw.requests) < REQUESTS:
+        session, at_s, task = f"job-{len(draw.requests)}", draw.start(), draw.rng.choice(instructions)
+        last = None
+        for _ in range(draw.rng.randint(8, 25)):
+            chunk = draw.text(draw.length(1800, 0.3, 500, 4000))
+            last = draw.ask(task + chunk, draw.length(120, 0.4, 30, 300), at_s, session=session)
+        draw.ask(task + draw.text(1500), 300, at_s, session=session, after=last, think_s=0.1)
+
+
+def _samples(draw: _Draw) -> None:
+    """Each prompt eight times at once, for a vote over the answers."""
+    examples = draw.texts(10, 1500, 0.4, 500, 3000)
+    while len(draw.requests) < REQUESTS:
+        prompt = draw.rng.choice(examples) + draw.text(draw.length(200, 0.6, 30, 1000))
+        at_s = draw.start()
+        for _ in range(8):
+            draw.ask(prompt, draw.length(350, 0.5, 50, 1000), at_s)
+
+
+def _few_shot(draw: _Draw) -> None:
+    """Lists of examples of which each prompt has the first few or many."""
+    tasks = [draw.texts(40, 180, 0.4, 60, 500) for _ in range(6)]
+    for _ in range(REQUESTS):
+        examples = draw.rng.choice(tasks)[: draw.rng.randint(4, 40)]
+        prompt = b"".join(examples) + draw.text(draw.length(120, 0.6, 20, 600))
+        draw.ask(prompt, draw.length(60, 0.6, 8, 300), draw.start())
+
+
+def _voice(draw: _Draw) -> None:
+    """Spoken conversations in short turns, beside summaries of long calls that share nothing."""
+    personas = draw.texts(8, 1500, 0.3, 700, 3000)
+    while len(draw.requests) < REQUESTS:
+        at_s = draw.start()
+        if draw.rng.random() < 0.15:
+            draw.ask(draw.text(draw.length(6000, 0.4, 2000, 14000)), draw.length(400, 0.3, 100, 800), at_s)
+            continue
+        session, text, after = f"voice-{len(draw.requests)}", draw.rng.choice(personas), None
+        for _ in range(draw.rng.randint(3, 8)):
+            text += draw.text(draw.length(25, 0.5, 5, 100))
+            answer = draw.length(40, 0.4, 8, 120)
+            think_s = draw.rng.lognormvariate(log(3.0), 0.5) if after else 0.0
+            after = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
+            text += draw.text(answer)
+
+
+def _bursts(draw: _Draw) -> None:
+    """Thirty quiet templates; now and then somebody sends sixty requests of a new one at once."""
+    templates = draw.texts(30, 800, 0.5, 200, 2500)
+    while len(draw.requests) < REQUESTS:
+        at_s = draw.start()
+        if draw.rng.random() < 0.015:
+            flood = draw.text(2000)
+            for _ in range(60):
+                prompt = flood + draw.text(draw.length(100, 0.5, 20, 500))
+                draw.ask(prompt, draw.length(80, 0.5, 10, 300), at_s)
+        else:
+            prompt = draw.rng.choice(templates) + draw.text(draw.length(200, 0.8, 20, 2000))
+            draw.ask(prompt, draw.length(150, 0.6, 10, 600), at_s)
+
+
+def _customers(draw: _Draw) -> None:
+    """Forty customers of a service, each with a prefix of its own and five tools behind it."""
+    prefixes = draw.texts(40, 700, 0.5, 200, 2000)
+    tools = [draw.texts(5, 500, 0.5, 100, 1500) for _ in prefixes]
+    pick = draw.zipf(40, 1.1)
+    for _ in range(REQUESTS):
+        place = pick()
+        prompt = prefixes[place] + draw.rng.choice(tools[place]) + draw.text(draw.length(150, 0.9, 10, 2000))
+        draw.ask(prompt, draw.length(100, 0.8, 8, 600), draw.start())
+
+
 KINDS: Final[dict[str, Callable[[_Draw], None]]] = {
     "rag": _rag,
     "chat": _chat,
@@ -242,11 +346,22 @@ KINDS: Final[dict[str, Callable[[_Draw], None]]] = {
     "code": _code,
 }
 
+LATER: Final[dict[str, Callable[[_Draw], None]]] = {
+    "thoughts": _thoughts,
+    "judges": _judges,
+    "map-reduce": _map_reduce,
+    "samples": _samples,
+    "few-shot": _few_shot,
+    "voice": _voice,
+    "bursts": _bursts,
+    "customers": _customers,
+}
+
 
 def build(kind: str, seed: int, arena_tokens: int = ARENAS[0]) -> Workload:
     """Draw the requests of a kind at load 1; equal arguments give equal requests on every machine."""
     draw = _Draw(kind, seed)
-    KINDS[kind](draw)
+    (KINDS | LATER)[kind](draw)
     requests = sorted(with_answers(draw.requests, 1), key=lambda each: each.arrival_s)
     return Workload(
         name=kind,
