@@ -153,7 +153,8 @@ class SglangAdapter(EngineAdapter):
             planned = [it if self._is_apart(it) else self._waiting[next(ids)].request() for it in places]
         else:
             planned = self._head_of(plan)
-        self.reordered += self._line.put(queue, planned)
+        if self._away or planned:
+            self.reordered += self._line.put(queue, planned)
         self._followed, self._away = plan, not plan.stood_aside
         if self._touches:  # what the first 128 wait for: with each plan, not in every 32nd turn only
             self.policy._waiting_prefix_refresh_calls = 0
@@ -305,5 +306,6 @@ class SglangAdapter(EngineAdapter):
         if self._stock_strategy is not None:
             caches.set_strategy(self.policy.tree_cache, self._stock_strategy)
         queue = getattr(self._scheduler, "waiting_queue", [])
-        self._line.follow(queue)
-        self._line.put(queue, [])
+        if self._away:
+            self._line.follow(queue)
+            self._line.put(queue, [])
