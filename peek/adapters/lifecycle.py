@@ -409,6 +409,7 @@ class Attachment(Generic[A]):
 
     def _take_away(self) -> None:
         """Give the engine its own objects back."""
+        self.count(True)  # what the adapter has counted since
         try:
             if self.adapter is not None:
                 self.adapter.detach()

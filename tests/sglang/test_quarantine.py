@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,6 +180,21 @@ def test_an_idle_server_keeps_no_request_alive() -> None:
     planner = beside.adapter.planner
     assert (planner.stats.admitted, planner.stats.withdrawn, len(planner)) == (3, 2, 0)
     assert len(beside.adapter._waiting) == len(beside.adapter._in_flight) == 0
+
+
+def test_a_trace_that_is_switched_off_keeps_no_request_alive(tmp_path: Path) -> None:
+    world = make_world(2000)
+    stepper = Stepper(world)
+    beside = attach(world, "peek", stepper, trace_file=str(tmp_path / "trace"))
+    stepper.add(make_request("r", A, 5))
+    stepper.step()
+    (request,) = stepper.running.reqs or stepper.last.reqs
+    seen = weakref.ref(request)
+    beside.recording.wanted = False
+    stepper.run_out()
+    stepper.running = stepper.last = request = None
+    gc.collect()
+    assert seen() is None
 
 
 class Ran:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,6 +339,21 @@ class Alike:
         lab.beside._turn("on")
         assert lab.beside.state == "on"
         lab.stepper.run_out()
+
+    # -- metrics -----------------------------------------------------------------------------------
+
+    def test_a_switch_loses_no_count(self, lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Series are written four times a second; an adapter that goes has counted since."""
+        monkeypatch.setenv("PEEK_METRICS_DIR", str(tmp_path))
+        monkeypatch.setattr("peek.adapters.metrics.EVERY_S", 1e9)
+        lab.start()
+        lab.add(*sixty())
+        lab.stepper.step()
+        counted = lab.adapter.planner.totals()
+        lab.beside._turn("off")
+        shown = lab.beside._metrics._counters
+        assert counted["admitted"] == shown["peek_admitted_requests"] > 0
+        assert counted["plans"] == shown["peek_cycles"] > 0
 
     # -- eviction ----------------------------------------------------------------------------------
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
+from peek.adapters.activation import MODES
 from peek.policy.default.tenants import DECODE_WEIGHT
 from support.followed import (
     check_answers_are_found_where_they_are_repeated,
@@ -130,6 +133,33 @@ class AlikeInPlays:
             assert lab.perform(play, "peek", unshared="arrival").decisions == stock.decisions
 
         history()
+
+    @both
+    def test_as_modes_change_the_order_is_the_engines_own_wherever_it_should_be(
+        self, lab: Lab, overlap: bool
+    ) -> None:
+        """In shadow and off those are admitted first that came first, whatever was planned before."""
+        seen: Counter[str] = Counter()
+
+        @settings(max_examples=40)
+        @given(lab.plays(plain=True), st.randoms(use_true_random=False))
+        def history(play: Play, rnd: random.Random) -> None:
+            def switched(stepper: Any, decided: Any) -> None:
+                beside, records = stepper.beside, stepper.records
+                new = [each.rid for each in stepper.admissions]
+                stepper.admissions.clear()
+                if beside.mode != "on" and not stepper.preemptions:
+                    waits = {name for name, it in records.items() if not (it.admissions or it.aborted)}
+                    assert [name for name in records if name in {*new, *waits}][: len(new)] == new
+                    seen[beside.mode] += len(new)
+                mode = rnd.choice(MODES)
+                if mode != beside.mode:
+                    beside._turn(mode)
+
+            lab.perform(play, "peek", overlap, switched)
+
+        history()
+        assert min(seen["off"], seen["shadow"]) > 20
 
     # -- shadows -----------------------------------------------------------------------------------
 

@@ -173,6 +173,15 @@ def test_in_shadow_nobody_is_held() -> None:
     assert [name for name, _ in orders[0]] == [*(f"runs{i}" for i in range(0, 20, 3))]
 
 
+def test_after_shadow_they_are_passed_over_like_others() -> None:
+    engine = engine_of(options={**STRICT, "mode": "shadow"})
+    admitted(engine, [(0, request_of("lora", 0, i)) for i in range(4)], 3, [0.0])
+    engine.peek._turn("on")
+    admitted(engine, [], 2, [0.0])
+    engine.peek.adapter._place = None  # would raise
+    admitted(engine, [], 2, [0.0])
+
+
 @pytest.mark.parametrize("priority", [False, True], ids=["fcfs", "priority"])
 def test_one_that_leaves_as_it_could_run_leaves_nothing(priority: bool) -> None:
     engine = engine_of(priority=priority)

@@ -153,6 +153,7 @@ def make_scheduler(
     shards: int = 1,
     eagle: bool = False,
     ahead: bool = False,
+    tensors: Iterable[Any] = (),
     **settings: Any,
 ) -> Any:
     """A scheduler over `num_blocks` blocks (one of them is vLLM's null block).
@@ -161,6 +162,7 @@ def make_scheduler(
         specs: of the KV cache groups; one of full attention where none is given.
         shards: ranks that a block of so many tokens is spread over (decode context parallelism).
         eagle: as with a draft model that shares the prefix cache; `ahead` with hashes that look ahead.
+        tensors: the memory of the KV cache, for a connector that goes by its size.
     """
     if config is None:
         config = make_vllm_config(block_size=block_size, **settings)
@@ -174,7 +176,7 @@ def make_scheduler(
     groups = [KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs)]
     if eagle and hasattr(groups[0], "is_eagle_group"):
         groups[0].is_eagle_group = True
-    cache = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    cache = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=list(tensors), kv_cache_groups=groups)
     try:  # newer versions need the registry of specs filled
         from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
     except ImportError:

@@ -29,11 +29,15 @@ plays = partial(common.plays, (BLOCK,), budgets=(24, 64, 256))
 
 
 class Stepper(Steps):
-    """Steps of `engine`, by the clock of which `peek` goes; with `overlap` results come one step late."""
+    """Steps of `engine`, by the clock of which `peek` goes; with `overlap` results come one step late.
 
-    def __init__(self, engine: Any, overlap: bool = False) -> None:
+    `worker` answers a step as `fake_output` does.
+    """
+
+    def __init__(self, engine: Any, overlap: bool = False, worker: Callable[..., Any] = fake_output) -> None:
         super().__init__()
         self.engine = engine
+        self._worker = worker
         self._depth = 2 if overlap else 1
         self._flight: deque[tuple[Any, Any]] = deque()
         self.beside = getattr(engine, "peek", None)
@@ -87,7 +91,7 @@ class Stepper(Steps):
         for name in scheduled.preempted_req_ids or ():
             self.records[name].preemptions += 1
         self.watch(self, scheduled)
-        self._flight.append((scheduled, fake_output(engine, scheduled)))
+        self._flight.append((scheduled, self._worker(engine, scheduled)))
         if len(self._flight) >= self._depth:
             self._deliver()
         self.at += 1

@@ -146,12 +146,15 @@ class SglangAdapter(EngineAdapter):
 
     def _follow(self, plan: LazyPlan, queue: list[Any]) -> None:
         """Put the queue into the order of a plan, as far as `order` says."""
-        if plan.stood_aside or len(self.quarantine):  # those in quarantine keep SGLang's places for them
+        if plan.stood_aside:
+            planned: list[Any] = []
+        elif len(self.quarantine):  # those in quarantine keep SGLang's places for them
             places, ids = sorted(queue, key=self._rank) if self._by_priority else queue, iter(plan)
             planned = [it if self._is_apart(it) else self._waiting[next(ids)].request() for it in places]
         else:
             planned = self._head_of(plan)
-        self.reordered += self._line.put(queue, planned)
+        if self._away or planned:
+            self.reordered += self._line.put(queue, planned)
         self._followed, self._away = plan, not plan.stood_aside
         if self._touches:  # what the first 128 wait for: with each plan, not in every 32nd turn only
             self.policy._waiting_prefix_refresh_calls = 0
@@ -297,8 +300,12 @@ class SglangAdapter(EngineAdapter):
             self._turns[rid] = entry
 
     def detach(self) -> None:
-        """Give policy and cache their own back, and remove what the cache's insertions report to.  O(1)."""
+        """Give policy, cache and queue their own back, and let insertions report to nothing.  O(queue)."""
         vars(self.policy).pop("waiting_queue_prefix_matched", None)
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
             caches.set_strategy(self.policy.tree_cache, self._stock_strategy)
+        queue = getattr(self._scheduler, "waiting_queue", [])
+        if self._away:
+            self._line.follow(queue)
+            self._line.put(queue, [])

@@ -145,9 +145,9 @@ def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def record(attachment: Any, event: str, queue: Any) -> None:
-    """Report the waiting queue to a method of `Served`, if a trace is written."""
+    """Report the waiting queue to a method of `Served`, which is there while a trace is written."""
     recording = attachment.recording
-    recording.served = recording.served or Served(recording.statements)
+    recording.served = (recording.served or Served(recording.statements)) if recording else None
     recording.tell(lambda recorder: getattr(recording.served, event)(queue, recorder))
 
 

@@ -125,8 +125,7 @@ class VllmAdapter(EngineAdapter):
             waiting.remove_requests(before)
             moves = {each for each in rest if shadow or self._takes_part(each)}
             back = before[::-1] + [each for each in rest if each in moves]
-            if shadow:
-                self._taken_back = back[::-1]
+            self._taken_back = back[::-1] if shadow else []
             if back or len(rest) < len(apart):
                 left_there = type(apart)()
                 left_there.prepend_requests(each for each in rest if each not in moves)

@@ -197,9 +197,6 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
     class DemandFreeQueue(stock):  # type: ignore[misc]
         """vLLM's free queue with another order of eviction."""
 
-        def popleft(self) -> Any:
-            return self.popleft_n(1)[0] if self.num_free_blocks else super().popleft()
-
         def popleft_n(self, n: int) -> Any:
             chosen = choose(self._in_order(), n) if 0 < n <= self.num_free_blocks else None
             if chosen is None:
