@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.loops import in_a_loop
 from support.waiting import Clock
 
+from peek.adapters.epp import server
 from peek.adapters.epp.picker import (
     ASIDE_S,
     HUNG_S,
@@ -377,6 +378,25 @@ async def test_a_planner_that_hangs_is_replaced(caplog: pytest.LogCaptureFixture
 
 
 @in_a_loop
+async def test_a_call_that_outlives_its_planner_does_not_keep_the_new_one_from_being_asked() -> None:
+    """A deadline may be longer than the time after which a planner counts as hung."""
+    made, clock = picker()
+    made.options = Options(deadline_s=0.2)
+    free, asked = slow_planner(made)
+    late = asyncio.create_task(made.pick(body(LONG)))
+    await until_set(asked)
+    clock.now += HUNG_S + 0.1
+    made.tick()
+    await late
+    clock.now += ASIDE_S
+    made.tick()
+    made.options = Options(deadline_s=10.0)
+    await made.pick(body(LONG))
+    assert made._brain.metrics.fallbacks == 1, "of the late one"
+    free.set()
+
+
+@in_a_loop
 async def test_a_client_that_leaves_while_the_planner_decides_leaves_nothing_behind() -> None:
     made, _ = picker()
     free, asked = slow_planner(made)
@@ -536,9 +556,38 @@ def test_what_cannot_be_read_stays_as_it_was(tmp_path: Path, caplog: pytest.LogC
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
     file.write_text('{"half": ')
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
+    for socket_address in ('{"address": "10.0.0.1"}', '{"port_value": 1, "address": 3}', "[]"):
+        file.write_text(f'{{"socket_address": {socket_address}}}')
+        assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
     file.write_text("10.0.0.2:8000\nnonsense\n")
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.2:8000"]
     assert len(caplog.records) == 3
+
+
+@in_a_loop
+async def test_while_a_name_server_hangs_rests_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_S", 0.01)
+    made, clock = picker()
+    made.began(await made.pick(body(LONG), subset=[ABC[0]]), ABC[1])
+    free, asked = Event(), Event()
+
+    class Hangs(EndpointList):
+        def read(self) -> list[str]:
+            asked.set()
+            free.wait()
+            return ABC[1:]
+
+    following = asyncio.create_task(server.follow(made, Hangs([])))
+    try:
+        await until_set(asked)
+        clock.now += REST_S
+        while ABC[0] not in await loads(made):
+            await asyncio.sleep(0.001)
+    finally:
+        free.set()
+    while ABC[0] in made.endpoints:
+        await asyncio.sleep(0.001)
+    following.cancel()
 
 
 WITHOUT = """
