@@ -547,6 +547,9 @@ def test_options_are_checked() -> None:
     for name in OPTIONS:
         with pytest.raises(InvalidConfig, match="'none'" if name == "policy" else name):
             checked({name: "none" if name == "policy" else -1})
+        if type(OPTIONS[name]) is int:
+            with pytest.raises(InvalidConfig, match=f"^{name} is 256.0; need a whole number$"):
+                checked({name: 256.0})
     assert fleet_config(checked({"max_ongoing_requests": 5})).seats == 5
     assert fleet_config(checked({"policy": "fcfs"})).order.policy == "fcfs"
 

@@ -162,7 +162,14 @@ async def test_new_weights_empty_the_caches() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"windows": 1}, "router option 'windows' is unknown"), ({"max_inflight": 0}, "window_requests is 0")],
+    [
+        ({"windows": 1}, "router option 'windows' is unknown"),
+        ({"max_inflight": 0}, "window_requests is 0"),
+        ({"cache_tokens": -1}, "cache_tokens is -1"),
+        ({"decode_tokens": -1}, "decode_tokens is -1"),
+        ({"decode_tokens": 1.5}, "decode_tokens is 1.5; need a whole number"),
+        ({"cache_tokens": 4e5}, "cache_tokens is 400000.0; need a whole number"),
+    ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):

@@ -23,8 +23,8 @@ from peek.adapters.fleet_metrics import FleetMetrics, serve_metrics
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, InvalidKey, QueueFull
 from peek.fleet import FleetConfig, FleetPlanner
+from peek.fleet.config import require_whole
 from peek.request import PendingRequest
-from peek.settings import require_within
 
 P = ParamSpec("P")
 
@@ -60,7 +60,8 @@ class FleetLoadBalancer:
         if unknown:
             raise InvalidConfig(f"router option {unknown[0]!r} is unknown; valid: {', '.join(OPTIONS)}")
         found = self._options = {**OPTIONS, **options}
-        require_within("cache_tokens", found["cache_tokens"], 0, 2**60)
+        require_whole("cache_tokens", found["cache_tokens"], 0, 2**60)
+        require_whole("decode_tokens", found["decode_tokens"], 0, 2**40)
         self._clock = clock
         config = FleetConfig(
             order=PeekConfig.from_label(found["policy"]),
