@@ -126,28 +126,6 @@ def test_an_empty_pool_is_told_in_words_that_verls_client_knows(tmp_path: Path) 
         ray.get(router.acquire_server.remote(request_id="a", prompt_ids=[1]))
 
 
-def test_a_release_and_the_removal_of_the_last_server_leave_nobody_waiting(tmp_path: Path) -> None:
-    asked = {"max_inflight": 1, "max_warm_inflight": 1}
-
-    async def scenario() -> None:
-        router = get_router_handle({"s0": RolloutServer.remote()}, config(tmp_path, **asked))
-        prompt = {"prompt_ids": [1, 2, 3]}
-        assert (await router.acquire_server.remote(request_id="a", **prompt))[0] == "s0"
-        waiting = [router.acquire_server.remote(request_id=name, **prompt) for name in "bcd"]
-        while (await router.get_status.remote())["waiting"] < 3:
-            await asyncio.sleep(0.01)
-        router.release_server.remote(server_id="s0", request_id="a")
-        router.remove_servers.remote(["s0"])  # in one turn of the actor's loop, or in the next
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        words = [str(each) for each in ended if isinstance(each, Exception)]
-        assert len(words) >= 2
-        assert all("No available servers in load balancer" in said for said in words)
-        assert (await router.get_status.remote())["waiting"] == 0
-
-    for _ in range(3):
-        asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
-
-
 def test_the_turns_of_a_rollout_go_to_one_server(tmp_path: Path) -> None:
     servers = four_servers()
     router = get_router_handle(servers, config(tmp_path))
