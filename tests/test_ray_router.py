@@ -202,10 +202,15 @@ def test_replicas_come_go_and_die() -> None:
 
 def test_a_request_whose_end_was_never_told_is_forgotten() -> None:
     decider, clock = decider_of(1)
-    placed(decider, asked(1))
-    clock.now += decider_module.LONGEST_REQUEST_S + 1
-    placed(decider, asked(2))
-    assert under_way(decider) == {"r0": 1}
+    refused, sent = placed(decider, asked(1)), placed(decider, asked(1))
+    decider.tried("refused, of which Ray tells nothing after choose_replica", refused)
+    decider.end(refused, False)
+    decider.tried("lost", sent)
+    for later_s, left in ((decider_module.LONGEST_REQUEST_S, 2), (1, 1), (1, 0)):
+        clock.now += later_s
+        decider.tick()
+        assert len(decider._tries) == left
+        assert under_way(decider) == {"r0": min(left, 1)}
 
 
 def test_after_an_error_rays_rule_decides_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
