@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.loops import in_a_loop
 from support.waiting import Clock
 
+from peek.adapters.epp import server
 from peek.adapters.epp.picker import (
     ASIDE_S,
     HUNG_S,
@@ -226,7 +227,7 @@ async def test_an_endpoint_that_is_taken_off_the_list_ends_what_it_has_and_may_c
     assert (await loads(made))[picked.endpoint] == 1
     assert (await made.pick(body(LONG))).endpoint in rest
     made.set_endpoints(ABC)
-    assert (await loads(made))[picked.endpoint] == 0
+    assert (await loads(made))[picked.endpoint] == len(made._brain.fleet) == 0, "nor does one wait anew"
     assert made.endpoints[picked.endpoint] == 1
     made.ended(picked, True)
     assert made.endpoints[picked.endpoint] == 0
@@ -373,6 +374,25 @@ async def test_a_planner_that_hangs_is_replaced(caplog: pytest.LogCaptureFixture
     assert (await made.pick(body(LONG))).brain is made._brain
     made.ended(lost, True)
     assert sum(made.endpoints.values()) == 1
+    free.set()
+
+
+@in_a_loop
+async def test_a_call_that_outlives_its_planner_does_not_keep_the_new_one_from_being_asked() -> None:
+    """A deadline may be longer than the time after which a planner counts as hung."""
+    made, clock = picker()
+    made.options = Options(deadline_s=0.2)
+    free, asked = slow_planner(made)
+    late = asyncio.create_task(made.pick(body(LONG)))
+    await until_set(asked)
+    clock.now += HUNG_S + 0.1
+    made.tick()
+    await late
+    clock.now += ASIDE_S
+    made.tick()
+    made.options = Options(deadline_s=10.0)
+    await made.pick(body(LONG))
+    assert made._brain.metrics.fallbacks == 1, "of the late one"
     free.set()
 
 
@@ -536,9 +556,38 @@ def test_what_cannot_be_read_stays_as_it_was(tmp_path: Path, caplog: pytest.LogC
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
     file.write_text('{"half": ')
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
+    for socket_address in ('{"address": "10.0.0.1"}', '{"port_value": 1, "address": 3}', "[]"):
+        file.write_text(f'{{"socket_address": {socket_address}}}')
+        assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
     file.write_text("10.0.0.2:8000\nnonsense\n")
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.2:8000"]
     assert len(caplog.records) == 3
+
+
+@in_a_loop
+async def test_while_a_name_server_hangs_rests_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_S", 0.01)
+    made, clock = picker()
+    made.began(await made.pick(body(LONG), subset=[ABC[0]]), ABC[1])
+    free, asked = Event(), Event()
+
+    class Hangs(EndpointList):
+        def read(self) -> list[str]:
+            asked.set()
+            free.wait()
+            return ABC[1:]
+
+    following = asyncio.create_task(server.follow(made, Hangs([])))
+    try:
+        await until_set(asked)
+        clock.now += REST_S
+        while ABC[0] not in await loads(made):
+            await asyncio.sleep(0.001)
+    finally:
+        free.set()
+    while ABC[0] in made.endpoints:
+        await asyncio.sleep(0.001)
+    following.cancel()
 
 
 WITHOUT = """
@@ -554,13 +603,3 @@ def test_the_command_without_its_extra_says_so_in_one_line(package: str) -> None
     command = [sys.executable, "-c", WITHOUT, package, "--endpoint", ABC[0], "--listen", "127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1, f"peek-epp: {ADVICE}\n")
-
-
-@in_a_loop
-async def test_requests_of_an_endpoint_that_comes_back_do_not_wait_anew() -> None:
-    made, _ = picker()
-    picked = await made.pick(body(LONG), subset=[ABC[0]])
-    brain = await caught_up(made)
-    brain.join(ABC[0])
-    assert len(brain.fleet) == 0
-    assert (await loads(made)).get(picked.endpoint, 0) == 0

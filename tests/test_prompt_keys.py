@@ -12,7 +12,7 @@ from support.fleets import common
 
 from peek.errors import InvalidKey
 from peek.fleet import openai_key, text_key, token_key
-from peek.fleet.prompt_keys import BLOCK_BYTES, BLOCK_TOKENS
+from peek.fleet.prompt_keys import BLOCK_BYTES, BLOCK_TOKENS, LONGEST_NAMESPACE
 from peek.trie.keys import unpack
 
 TEXTS = st.text(alphabet="ab\u00e9\n", max_size=300)
@@ -102,6 +102,15 @@ def test_model_lora_and_salt_are_namespaces() -> None:
     }
     assert len(spaces) == 5
     assert len({openai_key({**request, "model": model}).key for model in "mn"}) == 1
+
+
+def test_a_long_salt_is_not_kept() -> None:
+    """Any client can send one, and a router keeps the namespaces of thousands of prompts."""
+    salts = ["s" * 100_000, "s" * 100_001, "\ud800" * 100_000]
+    spaces = [openai_key({"model": "m", "prompt": "p", "cache_salt": salt}).namespace for salt in salts]
+    assert len(set(spaces)) == 3
+    assert max(map(len, spaces)) <= LONGEST_NAMESPACE
+    assert openai_key({"model": "m" * LONGEST_NAMESPACE, "prompt": ""}).namespace == "m" * LONGEST_NAMESPACE
 
 
 @pytest.mark.parametrize("body", [{}, {"model": "m"}, {"prompt": None}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -88,19 +89,6 @@ def test_of_requests_that_end_together_the_seats_are_filled_together() -> None:
     assert all(waits)
 
 
-def test_what_has_ended_is_no_load_and_is_told_once() -> None:
-    decider, _ = decider_of()
-    first, second = placed(decider, asked(1)), placed(decider, asked(2))
-    assert under_way(decider) == {"r0": 1, "r1": 1}
-    decider.end(first, True)
-    decider.end(first, True)
-    decider.end(second, False)
-    assert under_way(decider) == {"r0": 0, "r1": 0}
-    status = decider.status()
-    assert (status["finished"], status["cancelled"]) == (1, 1)
-    assert placed(decider, asked(1, 5)).replica == first.replica
-
-
 def test_a_session_has_a_home() -> None:
     decider, _ = decider_of(3, cache_tokens=0)
     homes = set()
@@ -158,54 +146,107 @@ def test_what_finds_no_seat_waits_in_the_planned_order_unless_its_prompt_is_ther
     assert waits[0][0] is not None
 
 
-def test_who_goes_away_waits_no_longer_and_is_no_load() -> None:
-    decider, _ = decider_of(1, seats=1, max_ongoing_requests=1)
-    first = placed(decider, asked(1))
-    answers: list[Sent | None] = []
-    waiting = [decider.ask(asked(group), answers.append) for group in (2, 3)]
-    decider.give_up(waiting[0])
-    decider.give_up(waiting[0])
-    assert decider.status()["waiting"] == 1
-    decider.end(first, True)
-    (sent,) = answers
-    assert sent is not None
-    decider.give_up(sent.serial)  # just when it was sent
-    assert under_way(decider) == {"r0": 0}
-    decider.give_up(12345)
-
-
-def test_replicas_come_go_and_die() -> None:
-    decider, _ = decider_of(0)
-    waits = ask(decider, asked(1))
-    assert not waits
-    decider.set_replicas(["r0", "r1"])
-    sent = [each for each in waits if each] + [placed(decider, asked(number)) for number in range(2, 5)]
-    assert len(sent) == 4
-    decider.lose("r0")
-    decider.lose("r0")
-    assert list(under_way(decider)) == ["r1"]
-    decider.set_replicas(["r2"])  # r1 ends what it has
-    assert list(under_way(decider)) == ["r1", "r2"]
-    assert {placed(decider, asked(number)).replica for number in range(4)} == {"r2"}
-    for each in sent:
-        decider.end(each, True)
-    assert list(under_way(decider)) == ["r2"]
-    decider.set_replicas(["r1", "r2"])
-    old = placed(decider, asked(1), "r1")
-    decider.set_replicas(["r2"])
-    # a replica of that name, before the last has ended what it had
-    decider.set_replicas({"r1": 100, "r2": 100})
-    assert under_way(decider)["r1"] == 0
-    decider.end(old, True)
-    assert under_way(decider)["r1"] == 0
-
-
 def test_a_request_whose_end_was_never_told_is_forgotten() -> None:
     decider, clock = decider_of(1)
-    placed(decider, asked(1))
-    clock.now += decider_module.LONGEST_REQUEST_S + 1
-    placed(decider, asked(2))
-    assert under_way(decider) == {"r0": 1}
+    refused, sent = placed(decider, asked(1)), placed(decider, asked(1))
+    decider.tried("refused, of which Ray tells nothing after choose_replica", refused)
+    decider.end(refused, False)
+    decider.tried("lost", sent)
+    for later_s, left in ((decider_module.LONGEST_REQUEST_S, 2), (1, 1), (1, 0)):
+        clock.now += later_s
+        decider.tick()
+        assert len(decider._tries) == left
+        assert under_way(decider) == {"r0": min(left, 1)}
+
+
+DEEDS = ["ask", "ask", "ask", "by Ray's rule", "end", "end", "refuse", "abort", "leave"]
+DEEDS += ["replicas", "die", "others", "later"]
+DONE = st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 7)), min_size=8, max_size=40)
+
+
+class Played:
+    """A router, and beside it plain lists of what waits, of what is where, and of what the planner counts."""
+
+    def __init__(self, seats: int) -> None:
+        self.most = seats + 1
+        self.decider, self.clock = decider_of(2, seats=seats, max_ongoing_requests=self.most)
+        self.there = {"r0", "r1"}
+        self.waits: dict[int, list[Sent | None]] = {}
+        self.going: list[Sent] = []
+        self.counted: list[Sent] = []
+        self.by_rays_rule: set[Sent] = set()
+        self.finished = 0
+
+    def do(self, what: str, number: int) -> None:
+        decider, name = self.decider, f"r{number % 3}"
+        if what == "ask":
+            answers: list[Sent | None] = []
+            self.waits[decider.ask(asked(number % 4, number), answers.append)] = answers
+        elif what == "by Ray's rule" and (sent := decider.note(asked(number), name)):
+            self.by_rays_rule.add(sent)
+            self.went(sent)
+        elif what in ("end", "refuse", "abort") and self.going:
+            sent = self.going.pop(number % len(self.going))
+            if what == "refuse":
+                decider.rest(sent.replica)
+            self.finished += what == "end" and sent in self.counted
+            for _ in "12":  # told twice, counted once
+                decider.give_up(sent.serial) if what == "abort" else decider.end(sent, what == "end")
+            self.counted = [each for each in self.counted if each != sent]
+        elif what == "leave" and self.waits:
+            serial = sorted(self.waits)[number % len(self.waits)]
+            del self.waits[serial]
+            decider.give_up(serial)
+            decider.give_up(serial)
+        elif what in ("replicas", "die"):
+            before = set(self.there)
+            self.there = {f"r{place}" for place in range(3) if number >> place & 1}
+            if what == "die":
+                self.there = before - {name}
+                decider.lose(name)
+            else:
+                decider.set_replicas(self.there)
+            forgotten = before & {name} if what == "die" else self.there - before
+            self.counted = [each for each in self.counted if each.replica not in forgotten]
+        elif what == "others":
+            decider.set_others([{name: (number, 100 * number), "": (number, 0)}] if number else [])
+        elif what == "later":
+            self.clock.now += 0.5 * number
+            decider.tick()
+
+    def went(self, sent: Sent) -> None:
+        assert sent.replica in self.there
+        self.going.append(sent)
+        self.counted.append(sent)
+
+    def look(self) -> None:
+        for serial in [serial for serial, answers in self.waits.items() if answers]:
+            (sent,) = self.waits.pop(serial)
+            assert sent is not None, "the planner decides"
+            self.went(sent)
+        status = self.decider.status()
+        assert (status["waiting"], status["fallbacks"]) == (len(self.waits), 0)
+        assert status["finished"] == self.finished
+        assert set(self.decider._rest_s) <= self.there
+        assert sorted(self.decider._under_way) == sorted(sent.serial for sent in self.going)
+        counted = Counter(sent.replica for sent in self.counted)
+        assert under_way(self.decider) == {name: counted[name] for name in self.there | set(counted)}
+        planned = Counter(sent.replica for sent in self.counted if sent not in self.by_rays_rule)
+        assert max(planned.values(), default=0) <= self.most
+
+
+@given(DONE, st.integers(1, 3))
+def test_whatever_comes_in_whatever_order_is_counted_once_and_nobody_waits_in_vain(
+    done: list[tuple[str, int]], seats: int
+) -> None:
+    played = Played(seats)
+    for deed in [*done, ("others", 0), ("replicas", 7), ("later", 7)]:
+        played.do(*deed)
+        played.look()
+    while played.going:
+        played.do("end", 0)
+        played.look()
+    assert not played.waits
 
 
 def test_after_an_error_rays_rule_decides_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
@@ -547,6 +588,9 @@ def test_options_are_checked() -> None:
     for name in OPTIONS:
         with pytest.raises(InvalidConfig, match="'none'" if name == "policy" else name):
             checked({name: "none" if name == "policy" else -1})
+        if type(OPTIONS[name]) is int:
+            with pytest.raises(InvalidConfig, match=f"^{name} is 256.0; need a whole number$"):
+                checked({name: 256.0})
     assert fleet_config(checked({"max_ongoing_requests": 5})).seats == 5
     assert fleet_config(checked({"policy": "fcfs"})).order.policy == "fcfs"
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from itertools import count
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.loops import in_a_loop
 
-from peek.adapters.verl.load_balancer import FleetLoadBalancer
+from peek.adapters.verl.load_balancer import NO_SERVERS, FleetLoadBalancer
 from peek.errors import InvalidConfig, QueueFull
 
 SYSTEM = [7] * 50
@@ -46,31 +50,78 @@ async def test_a_group_stays_together_and_groups_spread() -> None:
     assert lb.get_total_inflight() == 32
 
 
-@in_a_loop
-async def test_a_release_and_the_removal_of_the_last_server_in_one_turn_leave_nobody_waiting() -> None:
-    lb = balancer(1, max_inflight=1, max_warm_inflight=1)
-    await lb.acquire_server("a", prompt_ids=[1, 2, 3])
-    tasks = await acquire_all(lb, {name: [1, 2, 3] for name in "bcd"})
-    lb.release_server("s0", request_id="a")
-    lb.remove_servers(["s0"])
-    done = await asyncio.gather(*tasks.values(), return_exceptions=True)
-    assert [type(each) for each in done] == [RuntimeError] * 3
-    assert lb.get_status()["waiting"] == 0
+Step = tuple[str, int]
+KINDS = ["ask", "ask", "ask", "leave", "release", "release", "remove", "add", "new weights", "settle"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9)), min_size=8, max_size=40)
 
 
-@in_a_loop
-async def test_a_request_without_room_waits_until_another_ends() -> None:
-    lb = balancer(1)
-    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
-    going = [name for name, task in tasks.items() if task.done()]
-    assert len(going) == 2
-    assert lb.get_status()["waiting"] == 2
-    for name in list(going):
-        assert await tasks[name] == ("s0", "handle 0")
-        lb.release_server("s0", request_id=name)
-    done = await asyncio.gather(*tasks.values())
-    assert done == [("s0", "handle 0")] * 4
-    assert lb.get_status()["total_inflight"] == 2
+class Rollout:
+    """verl's clients, and beside the balancer plain lists of who asks and what is where."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.lb = balancer(1, max_inflight=most, max_warm_inflight=most)
+        self.asking: dict[asyncio.Task[Acquired], str] = {}
+        self.going: list[tuple[str, str]] = []
+        self.late: list[tuple[str, str]] = []  # their servers are gone, perhaps come back
+        self.names = map(str, count())
+
+    def do(self, what: str, number: int) -> None:
+        server = f"s{number % 3}"
+        if what == "ask":
+            name = next(self.names)
+            asking = self.lb.acquire_server(name, prompt_ids=[number % 4] * (50 * number))
+            self.asking[asyncio.create_task(asking)] = name
+        elif what == "leave" and self.asking:
+            list(self.asking)[number % len(self.asking)].cancel()
+        elif what == "release" and self.going + self.late:
+            ends = self.going or self.late
+            self.lb.release_server(*ends.pop(number % len(ends)))
+        elif what == "remove":
+            self.lb.remove_servers([server, "unknown"])
+            self.late += [each for each in self.going if each[0] == server]
+            self.going = [each for each in self.going if each[0] != server]
+        elif what == "add":
+            self.lb.add_servers({server: f"new handle of {server}"})
+        elif what == "new weights":
+            self.lb.clear_sticky_cache()
+
+    async def settle(self) -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+        for task in [task for task in self.asking if task.done()]:
+            name = self.asking.pop(task)
+            if not task.cancelled() and task.exception() is None:
+                server = task.result()[0]
+                (self.going if server in self.lb.get_all_servers() else self.late).append((server, name))
+            elif not task.cancelled():
+                assert str(task.exception()) == NO_SERVERS
+        status = self.lb.get_status()
+        assert status["waiting"] == len(self.asking)
+        assert Counter(status["servers"]) == Counter(server for server, _ in self.going)
+        assert not self.asking or max(status["servers"].values()) >= self.most, "waits for nothing"
+        self.lb._fleet.check()
+
+
+@given(STEPS, st.integers(1, 3))
+def test_whatever_comes_in_whatever_order_nobody_waits_in_vain(steps: list[Step], most: int) -> None:
+    async def play() -> None:
+        rollout = Rollout(most)
+        for step in steps:
+            rollout.do(*step)
+            if step[0] == "settle":
+                await rollout.settle()
+        rollout.do("add", 0)
+        await rollout.settle()
+        while rollout.going or rollout.late:
+            rollout.do("release", 0)
+            await rollout.settle()
+        assert not rollout.asking
+        assert not any(rollout.lb._under_way.values())
+        assert [load.under_way for load in rollout.lb._fleet.status()] == [0] * len(rollout.lb._servers)
+        assert rollout.lb._stock is None
+
+    asyncio.run(play())
 
 
 @in_a_loop
@@ -97,30 +148,6 @@ async def test_a_conversation_has_its_home_also_where_the_balancer_has_forgotten
     assert lb.get_status()["servers"][first] == 5  # and four at the other server
     assert (await lb.acquire_server("talk", prompt_ids=[1] * 1000 + [9] * 50))[0] == first
     assert lb.get_status()["sessions_moved"] == 0
-
-
-@in_a_loop
-async def test_a_client_that_goes_away_leaves_the_queue() -> None:
-    lb = balancer(1)
-    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
-    waiting = next(task for task in tasks.values() if not task.done())
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert (lb.get_status()["waiting"], lb.get_total_inflight()) == (0, 2)
-
-
-@in_a_loop
-async def test_servers_come_and_go() -> None:
-    lb = balancer(1)
-    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
-    lb.add_servers({"new": "handle new"})
-    lb.remove_servers(["s0", "unknown"])
-    done = await asyncio.gather(*tasks.values())
-    assert sorted({server for server, _ in done}) == ["new", "s0"]
-    assert lb.get_all_servers() == ["new"]
-    lb.release_server("s0", request_id="0")  # late news of one that is gone
-    assert lb.get_total_inflight() == lb.get_inflight_count("new") == 2
 
 
 @in_a_loop
@@ -162,7 +189,14 @@ async def test_new_weights_empty_the_caches() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"windows": 1}, "router option 'windows' is unknown"), ({"max_inflight": 0}, "window_requests is 0")],
+    [
+        ({"windows": 1}, "router option 'windows' is unknown"),
+        ({"max_inflight": 0}, "window_requests is 0"),
+        ({"cache_tokens": -1}, "cache_tokens is -1"),
+        ({"decode_tokens": -1}, "decode_tokens is -1"),
+        ({"decode_tokens": 1.5}, "decode_tokens is 1.5; need a whole number"),
+        ({"cache_tokens": 4e5}, "cache_tokens is 400000.0; need a whole number"),
+    ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):

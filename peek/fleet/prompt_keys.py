@@ -18,6 +18,7 @@ from peek.trie.keys import pack
 
 BLOCK_TOKENS: Final = 16  # tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here
 BLOCK_BYTES: Final = 64  # bytes per symbol: 16 tokens as int32, or of text, at four bytes a token
+LONGEST_NAMESPACE: Final = 256  # characters; for a longer one, which any client can send, a digest stands
 _PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents")
 _NAMESPACE: Final = ("model", "lora", "cache_salt")
 
@@ -63,6 +64,8 @@ def openai_key(request: Mapping[str, object]) -> PromptKey:
     Raises `InvalidKey` if there is no prompt, or a part of it is no JSON.
     """
     namespace = "\0".join([str(request.get(name) or "") for name in _NAMESPACE]).rstrip("\0")
+    if len(namespace) > LONGEST_NAMESPACE:
+        namespace = _digest(namespace)
     for name in ("prompt_token_ids", "prompt"):
         tokens = _token_ids(request.get(name))
         if tokens is not None:
@@ -147,8 +150,12 @@ def _texts(content: object) -> list[str]:
         if isinstance(text, str):
             texts.append(text)
         else:
-            texts.append(blake2b(_as_json(part).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
+            texts.append(_digest(_as_json(part)))
     return texts
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _as_json(value: object) -> str:

@@ -74,7 +74,7 @@ async def gateway(endpoints: list[str] = AB, **options: Any) -> AsyncIterator[Ga
 
 def headers(
     request_mode: int = BUFFERED,
-    answer_mode: int = STREAMED,
+    answer_mode: int | None = STREAMED,
     ends: bool = False,
     subset: object = None,
     **named: str,
@@ -82,12 +82,11 @@ def headers(
     sent = messages.HttpHeaders(end_of_stream=ends)
     for name, value in {":path": "/v1/completions", **named}.items():
         sent.headers.headers.add(key=name.replace("_", "-"), raw_value=value.encode())
-    parts: dict[str, Any] = {
-        "request_headers": sent,
-        "protocol_config": messages.ProtocolConfiguration(
+    parts: dict[str, Any] = {"request_headers": sent}
+    if answer_mode is not None:
+        parts["protocol_config"] = messages.ProtocolConfiguration(
             request_body_mode=request_mode, response_body_mode=answer_mode
-        ),
-    }
+        )
     if subset is not None:
         parts["metadata_context"] = metadata(
             "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset", subset
@@ -277,11 +276,16 @@ async def test_no_endpoint_is_a_503() -> None:
         assert (refused.status.code, refused.body) == (503, b"none of 0 endpoints may be picked\n")
 
 
+@pytest.mark.parametrize("answer_mode", [STREAMED, None])
+@pytest.mark.parametrize("began", [False, True])
 @in_a_loop
-async def test_a_cancelled_stream_frees_its_slot() -> None:
+async def test_a_cancelled_stream_frees_its_slot(answer_mode: int | None, began: bool) -> None:
     async with gateway() as to:
         stream = to.stream()
-        endpoint = picked(await to.send(stream))
+        endpoint = picked(await to.send(stream, answer_mode=answer_mode))
+        if began:
+            await to.ask(stream, **answer())
+            await to.ask(stream, response_body=messages.HttpBody(body=b"data: 1\n"))
         assert to.picker.endpoints[endpoint] == 1
         stream.cancel()
         assert await to.settled() == dict.fromkeys(AB, 0)
@@ -290,11 +294,15 @@ async def test_a_cancelled_stream_frees_its_slot() -> None:
 
 
 @pytest.mark.parametrize("status", ["200", "503"])
+@pytest.mark.parametrize("answer_mode", [0, None])
 @in_a_loop
-async def test_without_bodies_of_answers_a_stream_that_closes_is_their_end(status: str) -> None:
+async def test_without_bodies_of_answers_a_stream_that_closes_is_their_end(
+    answer_mode: int | None, status: str
+) -> None:
+    """Also where Envoy is too old to say that none come."""
     async with gateway() as to:
         stream = to.stream()
-        endpoint = picked(await to.send(stream, answer_mode=0))
+        endpoint = picked(await to.send(stream, answer_mode=answer_mode))
         await to.ask(stream, **answer(status))
         assert to.picker.endpoints[endpoint] == 1
         await stream.done_writing()

@@ -1,8 +1,8 @@
-"""`ray.serve.llm`'s OpenAI endpoint over several vLLM replicas, behind a router of peek's or of Ray's.
+"""`ray.serve.llm`'s OpenAI endpoint over several vLLM replicas, behind a router of peek's.
 
     $ serve run openai_app:build model=Qwen/Qwen2.5-0.5B-Instruct replicas=2
 
-in this folder; `router=stock` and `router=prefix` are what it is compared with.  Without a GPU: `cpu=1`.
+in this folder.  Without a GPU: `cpu=1`.
 """
 
 from __future__ import annotations
@@ -10,41 +10,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Final
+from typing import Any
 
 from peek.adapters.ray_serve import fleet_options
-
-PREFIX_ROUTER: Final = (
-    "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
-)
-
-
-def routing(router: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What a deployment's configuration says about its router: `peek`, `stock` or `prefix`."""
-    if router == "peek":
-        return fleet_options(**options)
-    chosen = {"max_ongoing_requests": options.get("max_ongoing_requests", 64)}
-    if router == "prefix":
-        from ray.serve.config import RequestRouterConfig
-
-        chosen["request_router_config"] = RequestRouterConfig(request_router_class=PREFIX_ROUTER)
-    return chosen
 
 
 def build(arguments: dict[str, str]) -> Any:
     """The application.
 
     Args:
-        arguments: `model`, a name or folder; `replicas`; `router`, see `routing`; `options` of
-            `fleet_options` and `engine` arguments of vLLM in JSON; `cpu`.
+        arguments: `model`, a name or folder; `replicas`; `options` of `fleet_options` and
+            `engine` arguments of vLLM in JSON; `cpu`.
     """
     from ray.serve.llm import LLMConfig, build_openai_app
 
-    said = {"replicas": "1", "router": "peek", "options": "{}", "engine": "{}", "cpu": "", **arguments}
-    deployment = {
-        "num_replicas": int(said["replicas"]),
-        **routing(said["router"], json.loads(said["options"])),
-    }
+    said = {"replicas": "1", "options": "{}", "engine": "{}", "cpu": "", **arguments}
+    deployment = {"num_replicas": int(said["replicas"]), **fleet_options(**json.loads(said["options"]))}
     variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     config = LLMConfig(
         model_loading_config={"model_id": "m", "model_source": said["model"]},

@@ -37,7 +37,7 @@ class Exchange:
         self._session = ""
         self._subset: list[str] | None = None
         self._mode = -1  # how the request's body comes, -1 where Envoy is too old to say
-        self._answer_mode = -1  # how the answer's body comes, likewise
+        self._answer_mode = NO_BODY  # how the answer's body comes; it does if a part of it has come
         self._body = bytearray()
         self._good = False  # whether an answer has begun that is not an error
 
@@ -135,8 +135,10 @@ class Exchange:
                 served = served or attributes.fields[UPSTREAM].string_value
             if self._picked is not None and served and served != self._picked.endpoint:
                 self._picker.began(self._picked, served)  # another endpoint than was picked
-        elif kind == "response_body" and part.body and self._picked is not None:
-            self._picker.began(self._picked)
+        elif kind == "response_body":
+            self._answer_mode = self._answer_mode or STREAMED
+            if part.body and self._picked is not None:
+                self._picker.began(self._picked)
         if kind == "response_trailers" or part.end_of_stream:
             self.end(True)
         if kind == "response_body" and self._answer_mode == FULL_DUPLEX:

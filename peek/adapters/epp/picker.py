@@ -315,7 +315,8 @@ class Picker:
                 call.add_done_callback(_ignore)
                 self._tell(brain, brain.ended, serial, "")
         if not finished:
-            self._late = call
+            if brain is self._brain:  # else it hangs, and its call may never come back
+                self._late = call
             self._log_once("late", "peek's planner has not answered within its deadline")
             return ""
         error = call.exception()

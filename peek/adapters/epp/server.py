@@ -79,12 +79,15 @@ def listed(text: str) -> list[str]:
 
 
 def _socket_addresses(node: Any) -> list[str]:
-    """Return the addresses anywhere in Envoy's JSON, as `host:port`."""
+    """Return the addresses anywhere in Envoy's JSON, as `host:port`; `ValueError`."""
     found = []
     for name, value in node.items() if isinstance(node, dict) else enumerate(node):
         if name == "socket_address":
-            host = f"[{value['address']}]" if ":" in value["address"] else value["address"]
-            found.append(f"{host}:{value['port_value']}")
+            try:
+                host = f"[{value['address']}]" if ":" in value["address"] else value["address"]
+                found.append(f"{host}:{value['port_value']}")
+            except (KeyError, TypeError):
+                raise ValueError(f"socket address {value} is none; need address and port_value") from None
         elif isinstance(value, (dict, list)):
             found += _socket_addresses(value)
     return found
@@ -129,13 +132,18 @@ async def serve(picker: Picker, address: str) -> tuple[Any, int]:
 
 
 async def follow(picker: Picker, endpoints: EndpointList) -> None:
-    """Read the list of endpoints every `POLL_S`; never ends."""
+    """Read the list of endpoints every `POLL_S`, however long a name server takes; never ends."""
     loop = asyncio.get_running_loop()
+    reading: set[asyncio.Future[list[str]]] = set()
     while True:
         await asyncio.sleep(POLL_S)
         try:
-            picker.set_endpoints(await loop.run_in_executor(None, endpoints.read))
             picker.tick()
+            done, reading = await asyncio.wait(
+                reading or {loop.run_in_executor(None, endpoints.read)}, timeout=POLL_S
+            )
+            for each in done:
+                picker.set_endpoints(each.result())
         except Exception:
             logger.exception("the list of endpoints could not be followed")
 

@@ -81,6 +81,7 @@ class Decider:
         self._rest_s: dict[str, float] = {}  # length of a replica's last rest, until it completes a request
         self._waiting: dict[int, tuple[Asked, Callable[[Sent | None], None]]] = {}
         self._under_way: dict[int, Sent] = {}
+        self._tries: dict[str, list[Sent]] = {}  # by Ray's id of a request, also refused ones, in that order
         self._others: Loads = {}
         self._theirs = 0  # number of the other routers' requests, including waiting ones
         self._untold: deque[Asked] = deque(maxlen=MOST_UNTOLD)
@@ -174,6 +175,20 @@ class Decider:
         return PendingRequest(
             name, asked.key, arrived, asked.namespace, asked.num_tokens, session=asked.session
         )
+
+    def tried(self, request: str, sent: Sent) -> None:
+        """Note that Ray has sent a request, known to it by a name of its own, to where it may go."""
+        self._tries.setdefault(request, []).append(sent)
+
+    def completed(self, request: str, replica: str) -> None:
+        """Note that a request of Ray's has left a replica, however it ended there."""
+        tries = self._tries.get(request, [])
+        sent = next((each for each in tries if each.replica == replica), None)
+        if sent is not None:
+            tries.remove(sent)
+            if not tries:
+                del self._tries[request]
+            self.end(sent, True)
 
     def end(self, sent: Sent, computed: bool) -> None:
         """Note that a request has left its replica; not `computed` if it was refused or cancelled."""
@@ -312,9 +327,10 @@ class Decider:
         rested = [name for name, until in self._resting.items() if until <= now]
         for name in rested:
             self._use_again(name)
-        oldest = next(iter(self._under_way.values()), None)
-        if oldest is not None and now - oldest.since_s > LONGEST_REQUEST_S:
-            self.end(oldest, False)
+        request, tries = next(iter(self._tries.items()), ("", []))
+        if tries and now - tries[0].since_s > LONGEST_REQUEST_S:
+            for sent in self._tries.pop(request):
+                self.end(sent, False)
         if self._fleet is None and now >= self._aside_until:
             self._fleet = FleetPlanner(fleet_config(self._options))
             for name in sorted(self._replicas):

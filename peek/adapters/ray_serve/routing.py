@@ -34,8 +34,6 @@ class FleetRouting(_Base):  # type: ignore[misc]
         self._decider: Decider | None = None
         self._exchange: ExchangeClient | None = None
         self._exporting: Any = None
-        # By Ray's internal request id, which one request's calls share.
-        self._sent: dict[str, list[Sent]] = {}
         self._ids: dict[str, Any] = {}  # Ray's ids of the replicas, by the planner's names for them
         self._blind = False
         self._statements = Statements()
@@ -76,7 +74,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             sent = decider.note(asked, replica.replica_id.unique_id)
         if sent is not None:
             pending_request.peek_sent = sent
-            self._sent.setdefault(pending_request.metadata.internal_request_id, []).append(sent)
+            decider.tried(pending_request.metadata.internal_request_id, sent)
         return replica
 
     async def _decision(self, decider: Decider, asked: Asked, age_s: float) -> Sent | None:
@@ -116,15 +114,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Note that a request has left a replica; Ray calls this however the request ended."""
         super().on_request_completed(replica_id, internal_request_id)
-        mine = self._sent.get(internal_request_id, [])
-        for sent in mine:
-            if sent.replica == replica_id.unique_id:
-                mine.remove(sent)
-                if not mine:
-                    del self._sent[internal_request_id]
-                if self._decider is not None:
-                    self._decider.end(sent, True)
-                return
+        if self._decider is not None:
+            self._decider.completed(internal_request_id, replica_id.unique_id)
 
     # -- replicas --------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig
 from peek.fleet import FleetConfig
+from peek.fleet.config import require_whole
 from peek.fleet.prompt_keys import BLOCK_TOKENS
-from peek.settings import require_within
 
 OPTIONS: Final[dict[str, Any]] = {
     "policy": "peek",
@@ -40,10 +40,10 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in OPTIONS:
             raise InvalidConfig(f"option {name!r} is unknown; valid: {', '.join(sorted(OPTIONS))}")
     found = {**OPTIONS, **options}
-    require_within("max_ongoing_requests", found["max_ongoing_requests"], 1, 2**31)
-    require_within("seats", found["seats"], 1, 2**31)
-    require_within("cache_tokens", found["cache_tokens"], 0, 2**60)
-    require_within("decode_tokens", found["decode_tokens"], 0, 2**40)
+    require_whole("max_ongoing_requests", found["max_ongoing_requests"], 1, 2**31)
+    require_whole("seats", found["seats"], 1, 2**31)
+    require_whole("cache_tokens", found["cache_tokens"], 0, 2**60)
+    require_whole("decode_tokens", found["decode_tokens"], 0, 2**40)
     fleet_config(found)
     return found
 

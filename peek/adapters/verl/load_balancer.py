@@ -23,8 +23,8 @@ from peek.adapters.fleet_metrics import FleetMetrics, serve_metrics
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, InvalidKey, QueueFull
 from peek.fleet import FleetConfig, FleetPlanner
+from peek.fleet.config import require_whole
 from peek.request import PendingRequest
-from peek.settings import require_within
 
 P = ParamSpec("P")
 
@@ -60,7 +60,8 @@ class FleetLoadBalancer:
         if unknown:
             raise InvalidConfig(f"router option {unknown[0]!r} is unknown; valid: {', '.join(OPTIONS)}")
         found = self._options = {**OPTIONS, **options}
-        require_within("cache_tokens", found["cache_tokens"], 0, 2**60)
+        require_whole("cache_tokens", found["cache_tokens"], 0, 2**60)
+        require_whole("decode_tokens", found["decode_tokens"], 0, 2**40)
         self._clock = clock
         config = FleetConfig(
             order=PeekConfig.from_label(found["policy"]),
@@ -206,12 +207,15 @@ class FleetLoadBalancer:
 
     def get_total_inflight(self) -> int:
         """Return the number of requests at all servers, without the ones held back here."""
-        return sum(map(self.get_inflight_count, self._servers))
+        return sum(self._loads().values())
+
+    def _loads(self) -> dict[str, int]:
+        return {server: self.get_inflight_count(server) for server in self._servers}
 
     def get_status(self) -> dict[str, Any]:
         """Return the load as verl's own balancer does, the number waiting here, and the fleet's counters."""
         return {
-            "servers": {server: self.get_inflight_count(server) for server in self._servers},
+            "servers": self._loads(),
             "total_inflight": self.get_total_inflight(),
             "active_servers": len(self._servers),
             "registered_handles": list(self._servers),
@@ -223,8 +227,7 @@ class FleetLoadBalancer:
         """Forget the servers' caches, which are or will be empty (new weights): requests may go anywhere."""
         self._change(self._fleet.forget_caches)
         cleared = 0 if self._stock is None else self._stock.clear_sticky_cache()["cleared_entries"]
-        loads = {server: self.get_inflight_count(server) for server in self._servers}
-        return {"cleared_entries": cleared, "server_loads": loads}
+        return {"cleared_entries": cleared, "server_loads": self._loads()}
 
     def _fall_back(self) -> None:
         """Let verl's own balancer decide from now on, also for the requests that wait."""
@@ -233,6 +236,8 @@ class FleetLoadBalancer:
         logger.exception("peek's load balancer failed; verl's own decides from now on")
         self._metrics.fell_back()
         self._stock = GlobalRequestLoadBalancer(self._servers)
+        # What is under way counts there, too, since it is told when that ends.
+        getattr(self._stock, "_inflight_requests", {}).update(self._loads())
         for ours, future in self._waiting.items():
             if not future.done():
                 try:
