@@ -14,7 +14,7 @@ from support.queues import cache_of
 from peek import InvalidConfig, PeekConfig, PeekPolicy, PendingRequest, Planner
 from peek.policy.base import Listed, everybody
 from peek.policy.default import OBJECTIVES, TARGET_S, PeekOptions
-from peek.policy.default.expectations import Sessions
+from peek.policy.default.expectations import MOST_AT_ONCE, Expectations, Sessions
 from peek.policy.default.targets import Pace, TargetLane
 from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, simulate
@@ -66,6 +66,79 @@ def test_a_last_turn_goes_before_a_first_one_of_the_same_kind() -> None:
     planner.add(PendingRequest("begins", [7] * 64 + [1] * 64, 10.0, session="new"))
     planner.add(PendingRequest("ends", [7] * 64 + [2] * 64, 11.0, session="goes on"))
     assert planner.plan(cache_of([("", (7,) * 64)]), 20.0) == ["ends", "begins"]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from(["come"] * 3 + ["admit", "abort"]), st.sampled_from("ab"), st.integers(0, 9)
+        ),
+        max_size=40,
+    )
+)
+def test_requests_that_a_session_begins_with_are_as_large_as_those_that_wait(
+    rows: list[tuple[str, str, int]],
+) -> None:
+    """Told of each change, none is out of date, and later turns do not count."""
+    lengths = Expectations(inf)
+    first: dict[str, str] = {}
+    admitted: set[str] = set()
+    later: list[str] = []
+    for number, (event, session, pick) in enumerate(rows):
+        waiting = [*first, *later]
+        if event == "come":
+            request = asks(f"r{number}", session=session)
+            lengths.arrived(request, ())
+            if session in admitted:
+                later.append(request.request_id)
+            else:
+                first[request.request_id] = session
+        elif waiting:
+            name = waiting[pick % len(waiting)]
+            of = first.pop(name, None)
+            if of is None:
+                later.remove(name)
+            if event == "admit":
+                lengths.admitted(asks(name, session=of or next(iter(admitted))))
+                admitted.add(of or next(iter(admitted)))
+            else:
+                lengths.withdrawn(name)
+        for name in list(lengths.changed):
+            lengths.renew(name)
+        lengths.changed.clear()
+        for name, of in first.items():
+            beside = list(first.values()).count(of)
+            assert lengths.waiting[name].ratio == min(beside, MOST_AT_ONCE)
+        assert all(lengths.waiting[name].ratio == 1.0 for name in later)
+
+
+def test_a_job_that_has_begun_goes_before_one_that_has_not() -> None:
+    """Two jobs of four chunks each, sent in turns: the first ends before the second begins."""
+    planner = Planner(PeekConfig())
+    for place in range(4):
+        for job in "ab":
+            planner.add(asks(f"{job}{place}", session=f"job {job}"))
+    order = []
+    while len(planner):
+        order.append(planner.plan(cache_of([]), 10.0)[0])
+        planner.remove(order[-1])
+    assert order == [f"{job}{place}" for job in "ab" for place in range(4)]
+
+
+def test_without_names_chunks_go_as_they_came() -> None:
+    planner = Planner(PeekConfig())
+    for place in range(4):
+        for job in "ab":
+            planner.add(asks(f"{job}{place}"))
+    assert planner.plan(cache_of([]), 10.0) == [f"{job}{place}" for place in range(4) for job in "ab"]
+
+
+def test_where_nothing_is_learned_no_request_is_a_first_one() -> None:
+    planner = Planner(PeekConfig(), learns=False)
+    for place in range(3):
+        planner.add(asks(f"r{place}", session="job"))
+    assert isinstance(planner.policy, PeekPolicy)
+    assert [each.ratio for each in planner.policy.expectations.waiting.values()] == [1.0] * 3
 
 
 # -- targets -------------------------------------------------------------------------------------------

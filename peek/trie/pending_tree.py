@@ -177,7 +177,7 @@ class PendingTree:
         """Take a request out; returns its object.  O(d); `UnknownRequest` if it does not wait."""
         self.enter("PendingTree.remove")
         try:
-            terminator = self._handle(request_id)
+            terminator = self.handle(request_id)
             del self._handles[request_id]
             self.version += 1
             unlink_terminator(terminator.node, terminator)
@@ -196,7 +196,7 @@ class PendingTree:
         """
         self.enter("PendingTree.extend")
         try:
-            terminator = self._handle(request_id)
+            terminator = self.handle(request_id)
             packed = pack(key)
             if not packed.startswith(self.key_of(request_id)):
                 raise InvalidKey(f"the key does not continue the one of {request_id!r}")
@@ -231,7 +231,7 @@ class PendingTree:
 
     def request(self, request_id: str) -> PendingRequest:
         """The request object of an id.  O(1); `UnknownRequest`."""
-        return self._handle(request_id).request
+        return self.handle(request_id).request
 
     def requests(self) -> list[PendingRequest]:
         """All requests in the order they were added.  O(n)."""
@@ -255,7 +255,7 @@ class PendingTree:
 
     def key_of(self, request_id: str) -> bytes:
         """The packed key of a request, joined from the edges of its path.  O(k); `UnknownRequest`."""
-        node: Node | None = self._handle(request_id).node
+        node: Node | None = self.handle(request_id).node
         edges: list[bytes] = []
         while node is not None:
             edges.append(node.edge)
@@ -265,7 +265,7 @@ class PendingTree:
 
     def leaf(self, request_id: str) -> Node:
         """The node where a request ends.  O(1); `UnknownRequest`."""
-        return self._handle(request_id).node
+        return self.handle(request_id).node
 
     @property
     def n_namespaces(self) -> int:
@@ -315,7 +315,8 @@ class PendingTree:
         """The node of a `chained` tree whose edge holds a symbol; None if there is none.  O(1)."""
         return self._shape.owners.get(symbol)
 
-    def _handle(self, request_id: str) -> Terminator:
+    def handle(self, request_id: str) -> Terminator:
+        """The terminator of a waiting request.  O(1); `UnknownRequest`."""
         terminator = self._handles.get(request_id)
         if terminator is not None:
             return terminator
@@ -323,7 +324,7 @@ class PendingTree:
 
     def cluster(self, request_id: str) -> Cluster | None:
         """The request's cluster; None for a singleton.  O(1)."""
-        node = shared_node(self._handle(request_id).node)
+        node = shared_node(self.handle(request_id).node)
         return None if node is None else Cluster(node.uid, node.depth, node.count)
 
     def clusters(self) -> dict[str, Cluster | None]:
@@ -332,7 +333,7 @@ class PendingTree:
 
     def score(self, request_id: str) -> int:
         """Sum of pending_count x edge length over the request's path (Eq. 1).  O(d)."""
-        handle = self._handle(request_id)
+        handle = self.handle(request_id)
         total: i64 = handle.request.tail
         node = handle.node
         parent = node.parent

@@ -16,7 +16,8 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
     size     tokens that one of its requests takes: the geometric mean of its prompt, which is memory held,
              and of its part of the work, which is time and new memory, but no less than half of what it
              would compute alone; times its expected answer length over that of the mean answer; times one and
-             the number of turns by which its session is expected to go on, at most 4
+             the number of turns by which its session is expected to go on, at most 4; times the number of
+             requests that still wait of those with which its session began, at most 4
 
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
 is served largest template first, and a stream is not (`cohort`).
@@ -104,7 +105,7 @@ class PeekPolicy(AdmissionPolicy):
     # -- events ------------------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest) -> None:
-        self.expectations.arrived(request, request.heads)
+        self.expectations.arrived(request, request.heads, self.reads_heads)
         self.targets.arrived(request)
         self.overdue.arrived(request)
         if self._takes_turns:
@@ -174,7 +175,7 @@ class PeekPolicy(AdmissionPolicy):
         if frontier is None or frontier.tree is not tree:
             frontier = Frontier(tree, self.expectations)
             self._frontier = frontier
-        news = self._news_of(tree) if self.expectations.news else []
+        news = self._news_of(tree) if self.expectations.news or self.expectations.changed else []
         frontier.follow(cycle.unit_tokens)
         for terminator in news:
             frontier.renew(terminator)
@@ -190,9 +191,13 @@ class PeekPolicy(AdmissionPolicy):
         return Turns(order, self.accounts) if several else order
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
-        """Update what is expected; return the requests whose expectation has changed.  O(n)."""
-        self.expectations.news = False
-        return [each for each in tree.handles() if self.expectations.renew(each.request.request_id)]
+        """Update what is expected; return the requests whose expectation has changed.  O(n) at worst."""
+        expectations = self.expectations
+        handles = tree.handles() if expectations.news else map(tree.handle, list(expectations.changed))
+        found = [each for each in handles if expectations.renew(each.request.request_id)]
+        expectations.news = False
+        expectations.changed.clear()
+        return found
 
 
 @final
