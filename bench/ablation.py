@@ -1,6 +1,6 @@
 """Measures the default policy with one of its parts removed or changed, on kinds of `bench.arena` and on W1.
 
-    python -m bench.ablation [--only NAME ...] [--csv FILE]
+    python -m bench.ablation [--only NAME ...] [--kinds KIND ...] [--csv FILE]
 
 Each variant is a copy of `peek/policy/default` in which a few lines are replaced.  An error is raised if a
 line to replace no longer exists.  The copies run uncompiled, which changes no order.
@@ -25,7 +25,7 @@ import numpy as np
 
 import peek.policy.default
 from bench.arena.cells import STOCK, UTILITY, Cell, row, run_cell, show
-from bench.arena.kinds import KINDS, LOADS, TUNING
+from bench.arena.kinds import KINDS, LATER, LOADS, TUNING
 from bench.builds import require_compiled
 from peek.simulation.cells import cell
 from peek.simulation.cost import cost_model_for
@@ -83,6 +83,8 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "turns not learned": _constant("expectations", "MOST_TURNS", "1.0"),
     "turns bounded by 2": _constant("expectations", "MOST_TURNS", "2.0"),
     "turns bounded by 8": _constant("expectations", "MOST_TURNS", "8.0"),
+    "requests at once not counted": _constant("expectations", "MOST_AT_ONCE", "1.0"),
+    "requests at once not bounded": _constant("expectations", "MOST_AT_ONCE", "1e9"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
     "age itself": [
         ("frontier", "mean_s * _raised(1.0 + age_s / (PATIENCE * mean_s), PATIENCE)", "age_s"),
@@ -132,6 +134,7 @@ def over(runs: list[dict[str, Any]], label: str, base: str, column: str) -> floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=[*KINDS, *LATER], metavar="KIND")
     parser.add_argument("--csv", type=Path, default=None, help="write the table")
     arguments = parser.parse_args()
     require_compiled()
@@ -140,7 +143,7 @@ def main() -> None:
         labels = {name: write(Path(folder), name, VARIANTS[name]) for name in names}
         sys.path.insert(0, folder)
         ours = list(labels.values())
-        cells = [Cell(*each) for each in product(KINDS, LOADS, TUNING, CACHES)]
+        cells = [Cell(*each) for each in product(arguments.kinds, LOADS, TUNING, CACHES)]
         with Pool() as pool:
             w1 = pool.map(run_w1, [(name, cache, ours) for name in ("w1a", "w1b", "w1c", "w1d")
                                    for cache in CACHES], chunksize=1)  # fmt: skip

@@ -795,12 +795,13 @@ def test_counters_tell_what_happened() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("unit_tokens", 0), ("stickiness", 0.9), ("seats", -1), ("window_tokens", -1), ("window_requests", 0),
+        ("unit_tokens", 0), ("unit_tokens", 16.0), ("stickiness", 0.9), ("seats", -1), ("seats", 4.0),
+        ("window_tokens", -1), ("window_requests", 0),
         ("warm_requests", 1), ("news_s", -1.0), ("tokens_per_s", -1.0), ("max_waiting", 0),
         ("asked_whole", -1),
     ],
 )  # fmt: skip
-def test_settings_just_out_of_range_are_refused(name: str, value: float) -> None:
+def test_settings_out_of_range_and_counts_that_are_none_are_refused(name: str, value: float) -> None:
     settings: dict[str, Any] = {name: value}
     with pytest.raises(InvalidConfig, match=f"{name} is "):
         FleetConfig(**settings)

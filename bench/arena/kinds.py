@@ -39,6 +39,10 @@ CLOSED_LOOP: Final = 2.0
 """Factor on loads of sessions, whose queues would stay short: a session that waits sends no request."""
 
 
+_Length = tuple[float, float, int, int]
+"""The arguments of `_Draw.length`: median, sigma, least and most, in tokens."""
+
+
 class _Draw:
     """Draws texts, lengths and requests of one workload."""
 
@@ -117,14 +121,22 @@ def _chat(draw: _Draw) -> None:
     systems = draw.texts(6, 400, 0.5, 100, 1200)
     while len(draw.requests) < REQUESTS:
         text = draw.rng.choice(systems)
-        session = f"chat-{len(draw.requests)}"
-        at_s, after = draw.start(), None
-        for _ in range(1 + min(9, int(draw.rng.expovariate(1 / 3.5)))):
-            text += draw.text(draw.length(60, 1.0, 8, 1500))
-            answer = draw.length(180, 0.7, 10, 800)
-            think_s = draw.rng.lognormvariate(log(6.0), 0.8) if after else 0.0
-            after = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
-            text += draw.text(answer)
+        at_s, turns = draw.start(), 1 + min(9, int(draw.rng.expovariate(1 / 3.5)))
+        _talk(draw, text, at_s, turns, (60, 1.0, 8, 1500), (180, 0.7, 10, 800), (6.0, 0.8))
+
+
+def _talk(
+    draw: _Draw, text: bytes, at_s: float, turns: int, asks: _Length, answers: _Length,
+    thinks: tuple[float, float],
+) -> None:  # fmt: skip
+    """Let questions and answers follow a text; `thinks`: median and sigma of the pauses, seconds."""
+    session, after = f"{draw.kind}-{len(draw.requests)}", None
+    for _ in range(turns):
+        text += draw.text(draw.length(*asks))
+        answer = draw.length(*answers)
+        think_s = draw.rng.lognormvariate(log(thinks[0]), thinks[1]) if after else 0.0
+        after = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
+        text += draw.text(answer)
 
 
 def _agents(draw: _Draw) -> None:
@@ -298,13 +310,8 @@ def _voice(draw: _Draw) -> None:
         if draw.rng.random() < 0.15:
             draw.ask(draw.text(draw.length(6000, 0.4, 2000, 14000)), draw.length(400, 0.3, 100, 800), at_s)
             continue
-        session, text, after = f"voice-{len(draw.requests)}", draw.rng.choice(personas), None
-        for _ in range(draw.rng.randint(3, 8)):
-            text += draw.text(draw.length(25, 0.5, 5, 100))
-            answer = draw.length(40, 0.4, 8, 120)
-            think_s = draw.rng.lognormvariate(log(3.0), 0.5) if after else 0.0
-            after = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
-            text += draw.text(answer)
+        text, turns = draw.rng.choice(personas), draw.rng.randint(3, 8)
+        _talk(draw, text, at_s, turns, (25, 0.5, 5, 100), (40, 0.4, 8, 120), (3.0, 0.5))
 
 
 def _bursts(draw: _Draw) -> None:

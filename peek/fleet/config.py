@@ -56,13 +56,13 @@ class FleetConfig:
     asked_whole: int = 16
 
     def __post_init__(self) -> None:
-        require_within("unit_tokens", self.unit_tokens, 1, 2**31 - 1)
+        require_whole("unit_tokens", self.unit_tokens, 1, 2**31 - 1)
         require_within("stickiness", self.stickiness, 1.0, 1e6)
-        require_within("seats", self.seats, 0, _MOST)
-        require_within("window_tokens", self.window_tokens, 0, _MOST)
-        require_within("window_requests", self.window_requests, 1, _MOST)
-        require_within("warm_requests", self.warm_requests, self.window_requests, _MOST)
+        require_whole("seats", self.seats, 0, _MOST)
+        require_whole("window_tokens", self.window_tokens, 0, _MOST)
+        require_whole("window_requests", self.window_requests, 1, _MOST)
+        require_whole("warm_requests", self.warm_requests, self.window_requests, _MOST)
         require_within("news_s", self.news_s, 0.0, 3600.0)
         require_within("tokens_per_s", self.tokens_per_s, 0.0, _MOST)
-        require_within("max_waiting", self.max_waiting, 1, _MOST)
-        require_within("asked_whole", self.asked_whole, 0, _MOST)
+        require_whole("max_waiting", self.max_waiting, 1, _MOST)
+        require_whole("asked_whole", self.asked_whole, 0, _MOST)
