@@ -17,7 +17,7 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
              and of its part of the work, which is time and new memory, but no less than half of what it
              would compute alone; times its expected answer length over that of the mean answer; times one and
              the number of turns by which its session is expected to go on, at most 4; times the number of
-             requests that still wait of those with which its session began, at most 4
+             requests with which its session began and which still wait, at most 4
 
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
 is served largest template first, and a stream is not (`cohort`).
