@@ -34,7 +34,7 @@ def in_turns(own: int = 8) -> list[Ask]:
 def flood(named: bool) -> list[Ask]:
     """Four of one tenant came first, then four of another; nothing is shared.
 
-    Each has as many as the other, because SGLang's name of a tenant is, where tenants are not named, a session's.
+    Both have equally many: where tenants are not named, SGLang's name of one is a session's.
     """
     names = [f"{tenant}{i}" for tenant in ("hot", "cold") for i in range(4)]
     return [Ask(name, [400 + i] * 65, 1, name[:-1] if named else None) for i, name in enumerate(names)]
