@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_structured import structured
+from test_structured import AnyToken, structured
 from vllm_lab import RequestStatus, Scheduler, expected_tokens, fake_output, free_blocks, make_request, queued
 from vllm_small import STRICT, run_out, scheduler, step
 
@@ -77,7 +77,7 @@ def test_those_that_can_run_go_as_if_the_others_were_not_there(
     assert len(engine.peek.adapter.mirror) == 0, "nothing is translated for those that cannot run"
     for _, request in made:
         if request.request_id.startswith("grammar"):
-            request.compiling.set_result(SimpleNamespace(accept_tokens=lambda *_: True, is_terminated=bool))
+            request.compiling.set_result(AnyToken())
     engine.finish_requests("runs on", RequestStatus.FINISHED_ABORTED)
     tokens = run_out(engine)
     assert tokens.keys() == blocked
@@ -215,7 +215,7 @@ def test_an_error_while_passed_over_requests_are_taken_back_loses_none(
         engine.peek.call(engine.peek.adapter.sync)
     assert engine.peek.shield.fallbacks == 1
     for request in grammars:
-        request.compiling.set_result(SimpleNamespace(accept_tokens=lambda *_: True, is_terminated=bool))
+        request.compiling.set_result(AnyToken())
     engine.finish_requests("runs on", RequestStatus.FINISHED_ABORTED)
     names = {request.request_id for request in [*grammars, *passed_over]}
     assert run_out(engine).keys() == names

@@ -13,6 +13,7 @@ from support.lab import Ask
 from vllm_lab import (
     RequestStatus,
     Scheduler,
+    StructuredOutputGrammar,
     expected_tokens,
     free_blocks,
     make_request,
@@ -27,6 +28,7 @@ __all__ = ["lab"]
 BLOCKED = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
+@StructuredOutputGrammar.register  # vLLM 0.28 and others assert that it is one
 class AnyToken:
     """A compiled grammar that allows everything."""
 

@@ -38,6 +38,7 @@ with warnings.catch_warnings():
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
+    from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 
 sys.path.append(str(Path(__file__).parents[1]))  # behind everything, for a bench that has this folder only
@@ -46,8 +47,8 @@ from support.models import TINY_LLAMA, write_config
 from support.stepping import expected_tokens, token_at
 
 __all__ = [
-    "TINY_LLAMA", "AsyncScheduler", "MambaCacheMode", "RequestStatus", "Scheduler", "expected_tokens", "vllm",
-    "write_model",
+    "TINY_LLAMA", "AsyncScheduler", "MambaCacheMode", "RequestStatus", "Scheduler", "StructuredOutputGrammar",
+    "expected_tokens", "vllm", "write_model",
 ]  # fmt: skip
 
 BLOCK = 16
