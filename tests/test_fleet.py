@@ -183,12 +183,10 @@ class FleetMachine(RuleBasedStateMachine):
         if replica.accepting:
             self.fleet.pause(name)
             replica.accepting = False
-        elif replica.leaving:
-            with pytest.raises(InvalidConfig, match="leaves the fleet"):
-                self.fleet.resume(name)
         else:
             self.fleet.resume(name)
             replica.accepting = True
+            replica.leaving = False
 
     @precondition(lambda self: self.replicas)
     @rule(data=st.data())
@@ -254,8 +252,10 @@ class FleetMachine(RuleBasedStateMachine):
         request = self.request(key, namespace, answer)
         loads = self.loads()
         if not any(replica.accepting for replica in self.replicas.values()):
+            counted = self.fleet.stats.as_dict()
             with pytest.raises(NoReplica):
                 self.fleet.place(request, answer)
+            assert self.fleet.stats.as_dict() == counted
             self.forget(request.request_id)
             return
         home = self.fleet.place(request, answer)
@@ -864,6 +864,29 @@ def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
     assert failures > 5
     assert sorted(sent) == sorted(map(str, range(20)))
     assert len(fleet) == 0
+
+
+def test_a_view_that_fails_while_a_replica_takes_over_a_backlog_loses_no_request() -> None:
+    failed = True
+    asked = 0
+    while failed:
+        fleet, view = fleet_of("a"), Flaky(repeat(False))
+        for number in range(6):
+            fleet.add(ask(str(number), [number] * 600, float(number)))
+        fleet.join("b", view=view)
+        view.fails = chain([False] * asked, [True], repeat(False))
+        sent: dict[str, str] = {}
+        failed = False
+        for now_s in range(20):
+            try:
+                sent.update(fleet.dispatch(float(now_s)))
+            except ConnectionError:
+                failed = True
+            for request, name in sent.items():
+                fleet.finished(request, name)
+        assert sorted(sent) == sorted(map(str, range(6)))
+        asked += 1
+    assert asked > 10
 
 
 # -- help that is not searched for again --------------------------------------------------------------

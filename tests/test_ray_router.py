@@ -149,7 +149,7 @@ def test_what_finds_no_seat_waits_in_the_planned_order_unless_its_prompt_is_ther
 def test_a_request_whose_end_was_never_told_is_forgotten() -> None:
     decider, clock = decider_of(1)
     refused, sent = placed(decider, asked(1)), placed(decider, asked(1))
-    decider.tried("refused, of which Ray tells nothing after choose_replica", refused)
+    decider.tried("of which Ray tells nothing", refused)
     decider.end(refused, False)
     decider.tried("lost", sent)
     for later_s, left in ((decider_module.LONGEST_REQUEST_S, 2), (1, 1), (1, 0)):
@@ -206,8 +206,8 @@ class Played:
                 decider.lose(name)
             else:
                 decider.set_replicas(self.there)
-            forgotten = before & {name} if what == "die" else self.there - before
-            self.counted = [each for each in self.counted if each.replica not in forgotten]
+            if what == "die":
+                self.counted = [each for each in self.counted if each.replica not in before & {name}]
         elif what == "others":
             decider.set_others([{name: (number, 100 * number), "": (number, 0)}] if number else [])
         elif what == "later":

@@ -118,13 +118,13 @@ class FleetPlanner:
         self._loads.touch(replica)
 
     def resume(self, name: str) -> None:
-        """Send a replica requests again; `InvalidConfig` if it leaves."""
+        """Send a replica requests again; one that was to leave, and has not gone, stays."""
         replica = self._replica(name)
-        if replica.leaving:
-            raise InvalidConfig(f"replica {name!r} leaves the fleet")
         replica.accepting = True
+        replica.leaving = False
         replica.due = True
         self._loads.touch(replica)
+        self._placement.settle()
 
     def leave(self, name: str) -> None:
         """Send a replica nothing any more; it leaves the fleet once its last request has ended.
@@ -285,9 +285,10 @@ class FleetPlanner:
         has changed then.
         """
         ticket = self._ticket_for(request, decode_tokens, 0)
-        replica = self._replica(at) if at else self._placement.choose(ticket)[0]
-        if replica is None or not (at or replica.accepting):
+        if not at and not any(each.accepting for each in self._replicas.values()):
             raise NoReplica(f"none of {len(self._replicas)} replicas accepts requests")
+        replica = self._replica(at) if at else self._placement.choose(ticket)[0]
+        assert replica is not None
         work = replica.cold_tokens(request, ticket.key)  # whatever waits there comes later
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
@@ -487,14 +488,15 @@ class FleetPlanner:
         if not taken:
             return False
         self.stats.steals += 1
-        self.stats.stolen += len(taken)
         self._loads.touch(victim)
         self._loads.touch(thief)
         for request_id in taken:
             ticket = self._tickets[request_id]
+            work = thief.added_tokens(ticket.request, victim.planner.key_of(request_id))  # its view may fail
             victim.release(ticket)
             self._placement.went(ticket, thief)
-            thief.hold(ticket, thief.added_tokens(ticket.request, ticket.key))
+            thief.hold(ticket, work)
+            self.stats.stolen += 1
         return True
 
 

@@ -228,6 +228,35 @@ def test_two_handles_share_the_places_of_the_replicas(cluster: str) -> None:
     until_idle(other)
 
 
+@pytest.mark.parametrize("chooses_first", [False, True])
+def test_a_refused_request_counts_once_where_it_is_computed_at_last(
+    cluster: str, chooses_first: bool
+) -> None:
+    ledger = Ledger.remote()
+    handle = run(ledger, 4, 6.0, num_replicas=1, **fleet_options(**ONE_BY_ONE))
+    other = serve.get_deployment_handle("Engine", handle.app_name)
+    asyncio.run(ask(other, STRANGER))
+    until(lambda: router(other).status()["routers"] == 2 and not router(other)._decider._theirs)
+    router(other)._exchange._task.cancel()  # so that it does not know of what the replica has
+
+    async def chosen(prompt: list[int]) -> None:
+        async with other.choose_replica(prompt) as selection:
+            await other.dispatch(selection, prompt)
+
+    async def scenario() -> None:
+        for number in range(4):
+            first = asyncio.create_task(ask(handle, prompt_of(10 + number, number)))
+            await asyncio.sleep(0.2)
+            prompt = prompt_of(20 + number, 50 + number)
+            await (chosen(prompt) if chooses_first else ask(other, prompt))
+            await first
+
+    asyncio.run(scenario())
+    status = until_idle(other)
+    assert status["cancelled"] >= 4, "each was refused"
+    assert status["finished"] == 5, "each was computed once"
+
+
 def test_ray_refuses_what_is_too_much_and_says_when_to_come_again(cluster: str) -> None:
     bounds = {"max_queued_requests": 2, "backpressure_config": {"retry_after_s": 7}}
     options = {**fleet_options(**ONE_BY_ONE), **bounds}

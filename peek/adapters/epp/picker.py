@@ -178,19 +178,17 @@ class Brain:
                 self.fleet.cancel(serial)
 
     def join(self, endpoint: str) -> None:
-        """Add an endpoint with an empty cache, even if it is about to leave."""
+        """Add an endpoint, with what it still has if it was about to leave."""
         with self.metrics.changing:
-            with suppress(UnknownReplica):
-                self.fleet.lost(endpoint, requeue=False)
-            self.fleet.join(endpoint, cache_tokens=self._options.cache_tokens)
+            try:
+                self.fleet.resume(endpoint)
+            except UnknownReplica:
+                self.fleet.join(endpoint, cache_tokens=self._options.cache_tokens)
 
-    def leave(self, endpoint: str, lost: bool) -> None:
-        """Remove an endpoint after its last request has ended, or at once if it is `lost`."""
+    def leave(self, endpoint: str) -> None:
+        """Remove an endpoint after its last request has ended."""
         with self.metrics.changing, suppress(UnknownReplica):
-            if lost:
-                self.fleet.lost(endpoint, requeue=False)
-            else:
-                self.fleet.leave(endpoint)
+            self.fleet.leave(endpoint)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
@@ -238,7 +236,7 @@ class Picker:
         for name in [name for name in self._endpoints if name not in there]:
             self._resting.pop(name, None)
             self._rest_s.pop(name, None)
-            self._tell(self._brain, self._brain.leave, name, False)
+            self._tell(self._brain, self._brain.leave, name)
         for name in [name for name in there if name not in self._endpoints]:
             self._tell(self._brain, self._brain.join, name)
         self._endpoints = there
@@ -347,7 +345,7 @@ class Picker:
                     "endpoint %s does not serve what it is sent: it is left alone for a while", name
                 )
             self._resting[name] = self._clock() + rest_s
-            self._tell(self._brain, self._brain.leave, name, True)
+            self._tell(self._brain, self._brain.leave, name)
         picked.endpoint, picked.brain = served, None
         self._count(served, 1)
 

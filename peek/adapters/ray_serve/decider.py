@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -45,12 +46,15 @@ Loads = dict[str, tuple[int, int]]
 """Number of requests and their tokens by replica; under `WAITING`, of requests that wait in the router."""
 
 
-class Sent(NamedTuple):
-    """A request that this router has sent: its number, the replica, and when it was sent."""
+@dataclass(eq=False)
+class Sent:
+    """A request that this router has sent."""
 
     serial: int
     replica: str
     since_s: float
+    gone: bool = False  # whether Ray has sent it, and so will tell its end there, also if it is refused
+    taken: bool = False  # whether it is known that the replica has not refused it
 
 
 class Decider:
@@ -180,15 +184,23 @@ class Decider:
         """Note that Ray has sent a request, known to it by a name of its own, to where it may go."""
         self._tries.setdefault(request, []).append(sent)
 
-    def completed(self, request: str, replica: str) -> None:
-        """Note that a request of Ray's has left a replica, however it ended there."""
-        tries = self._tries.get(request, [])
-        sent = next((each for each in tries if each.replica == replica), None)
+    def left(self, request: str, replica: str) -> Sent | None:
+        """Return a request of Ray's that has left a replica, however it ended there; None if unknown."""
+        sent = next((each for each in self._tries.get(request, []) if each.replica == replica), None)
         if sent is not None:
-            tries.remove(sent)
-            if not tries:
-                del self._tries[request]
-            self.end(sent, True)
+            self._forget(request, sent)
+        return sent
+
+    def refused(self, request: str, sent: Sent) -> None:
+        """Note that a request of Ray's was refused where it was sent, or where a place was asked for."""
+        if not sent.gone:
+            self._forget(request, sent)
+        self.end(sent, False)
+
+    def _forget(self, request: str, sent: Sent) -> None:
+        self._tries[request] = [each for each in self._tries.get(request, []) if each is not sent]
+        if not self._tries[request]:
+            del self._tries[request]
 
     def end(self, sent: Sent, computed: bool) -> None:
         """Note that a request has left its replica; not `computed` if it was refused or cancelled."""
@@ -228,9 +240,10 @@ class Decider:
     def _join(self, name: str) -> None:
         if self._fleet is not None:
             with self._contained():
-                with suppress(UnknownReplica):  # unless it was about to leave
-                    self._fleet.lost(name, requeue=False)
-                self._fleet.join(name, cache_tokens=self._options["cache_tokens"])
+                try:
+                    self._fleet.resume(name)  # it was about to leave
+                except UnknownReplica:
+                    self._fleet.join(name, cache_tokens=self._options["cache_tokens"])
                 self._fleet.other_load(name, *self._others.get(name, (0, 0)))
 
     def lose(self, name: str) -> None:

@@ -19,6 +19,8 @@ from peek.fleet.prompt_keys import text_key
 
 logger = logging.getLogger("ray.serve.peek")
 
+DOUBT_S: Final = 0.01  # seconds in which Ray tries a refused request again after it has told its end
+
 if TYPE_CHECKING:
     _Base = Any
 else:
@@ -35,6 +37,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         self._exchange: ExchangeClient | None = None
         self._exporting: Any = None
         self._ids: dict[str, Any] = {}  # Ray's ids of the replicas, by the planner's names for them
+        self._chosen: Sent | None = None  # the last request with a replica, until Ray sends it there
         self._blind = False
         self._statements = Statements()
         self._aside = why_stand_aside()
@@ -61,7 +64,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         if refused is not None:  # by the chosen replica, which may have died
             rest_s = decider.rest(refused.replica)
             asyncio.get_running_loop().call_later(rest_s + 0.001, decider.tick)
-            decider.end(refused, False)
+            decider.refused(pending_request.metadata.internal_request_id, refused)
         asked = self._asked(pending_request)
         sent = await self._decision(decider, asked, max(0.0, time.time() - pending_request.created_at))
         replica = None if sent is None else self._replicas.get(self._ids.get(sent.replica))
@@ -72,8 +75,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
                 decider.end(sent, False)
             replica = await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
             sent = decider.note(asked, replica.replica_id.unique_id)
+        self._chosen = pending_request.peek_sent = sent
         if sent is not None:
-            pending_request.peek_sent = sent
             decider.tried(pending_request.metadata.internal_request_id, sent)
         return replica
 
@@ -111,11 +114,31 @@ class FleetRouting(_Base):  # type: ignore[misc]
         session = self._statements.of(prompt.parameters, (pending_request.metadata.session_id,)).session
         return Asked(*prompt.key, decode_tokens, session)
 
+    def on_send_request(self, replica_id: Any) -> None:
+        """Note that the chosen request is sent; Ray calls this at once, and not for `choose_replica`."""
+        super().on_send_request(replica_id)
+        if self._chosen is not None:
+            self._chosen.gone = True
+            self._chosen = None
+
+    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+        """Note that a replica has not refused a request; Ray may have told its end before."""
+        super().on_request_routed(pending_request, replica_id, result)
+        sent = getattr(pending_request, "peek_sent", None)
+        if sent is not None:
+            sent.taken = True
+
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Note that a request has left a replica; Ray calls this however the request ended."""
         super().on_request_completed(replica_id, internal_request_id)
-        if self._decider is not None:
-            self._decider.completed(internal_request_id, replica_id.unique_id)
+        decider = self._decider
+        sent = None if decider is None else decider.left(internal_request_id, replica_id.unique_id)
+        if decider is None or sent is None:
+            return
+        if sent.gone and not sent.taken:  # Ray may be about to try again, since it was refused
+            asyncio.get_running_loop().call_later(DOUBT_S, decider.end, sent, True)
+        else:
+            decider.end(sent, True)
 
     # -- replicas --------------------------------------------------------------------------------------
 
