@@ -99,9 +99,7 @@ class PeekConfig:
             if self.lanes.lanes == "none":
                 object.__setattr__(self, "lanes", None)
             elif own:
-                raise InvalidConfig(
-                    f"policy {self.policy!r} takes no lanes: it has a {own[0]!r} itself"
-                )
+                raise InvalidConfig(f"policy {self.policy!r} takes no lanes: it has a {own[0]!r} itself")
         require_one_of("eviction", self.eviction, EVICTIONS)
 
     # -- spellings ---------------------------------------------------------------------------------
