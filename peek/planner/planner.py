@@ -25,7 +25,7 @@ from peek.planner.calls import Drawn, PolicyCalls
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan, Upcoming, first_of
 from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
-from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
+from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, arrival, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import MAX_TOKENS, NO_LANE, PendingRequest, count_of, require_tokens
 from peek.trie.node import Node
@@ -524,13 +524,9 @@ class ArrivalOrder:
         if self._version != tree.version:
             self._requests = tree.requests()
             if not self._in_order:
-                self._requests.sort(key=_arrival)
+                self._requests.sort(key=arrival)
             self._version = tree.version
         return self._requests
-
-
-def _arrival(request: PendingRequest) -> tuple[float, int]:
-    return (request.arrival_time, request.sequence)
 
 
 def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> Plan:
