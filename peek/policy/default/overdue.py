@@ -44,16 +44,18 @@ class Turn:
 
     Attributes:
         arrival_time: arrival of the request, seconds.
+        came: moment that it came; `due` is at least the grace later.
         start: moment at which the virtual engine comes to it; until it is priced, the moment it came.
         price: work that the request costs there.
         due: moment from which the request is overdue.
         resumed: whether it was held, and is due by the place that it had before.
     """
 
-    __slots__ = ("arrival_time", "due", "price", "resumed", "start")
+    __slots__ = ("arrival_time", "came", "due", "price", "resumed", "start")
 
     def __init__(self, arrival_time: float, start: float) -> None:
         self.arrival_time: float = arrival_time
+        self.came: float = start
         self.start: float = start
         self.price: float = 0.0
         self.due: float = _NOT_YET
@@ -85,6 +87,8 @@ class OverdueLane:
         """Waiting requests that have no price yet, by id."""
         self._back: dict[str, Turn] = {}
         """The turns of waiting requests that were preempted or held and are due when they were, by id."""
+        self._soonest: float = inf
+        """No turn of `_back` is due before this moment."""
         self._running: dict[str, Turn] = {}
         """The turns of admitted requests, by id, oldest admission first."""
         self._held: dict[str, Turn] = {}
@@ -112,15 +116,19 @@ class OverdueLane:
             if turn is not None and request.arrival_time <= turn.arrival_time:
                 turn.resumed = False
                 self._turns[name] = turn
-                self._back[name] = turn
+                self._come_back(name, turn)
                 return
             turn = Turn(request.arrival_time, self.clock)
         else:
             turn.resumed = True
-            self._back[name] = turn
+            self._come_back(name, turn)
         turn.start = self.clock
         self._turns[name] = turn
         self._new[name] = request
+
+    def _come_back(self, name: str, turn: Turn) -> None:
+        self._back[name] = turn
+        self._soonest = min(self._soonest, turn.due)
 
     def price(self, several: bool) -> None:
         """Price the requests that arrived since the last call, one behind the other.  O(these requests).
@@ -159,7 +167,9 @@ class OverdueLane:
                 return
             new -= 1
             turn.due = min(turn.due, least)
-            if not turn.resumed:
+            if turn.resumed:
+                self._soonest = min(self._soonest, turn.due)
+            else:
                 least = turn.due
 
     def turn_of(self, request_id: str) -> Turn | None:
@@ -220,13 +230,16 @@ class OverdueLane:
     def merge(self, order: RequestStream, tree: PendingTree) -> RequestStream:
         """Return `order` with turns for overdue requests of `tree`; `order` itself if there are none.
 
-        O(m) with m requests that came back after a preemption or were held, O(log m) more if one is overdue.
+        O(m log m) with m requests that came back after a preemption or were held, where one may be overdue.
         """
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
-        back = [tree.request(name) for name, turn in self._back.items() if turn.due < self.clock]
-        back.sort(key=self.rank_of, reverse=True)
+        back: list[PendingRequest] = []
+        if self._soonest < self.clock:
+            back = [tree.request(name) for name, turn in self._back.items() if turn.due < self.clock]
+            back.sort(key=self.rank_of, reverse=True)
+            self._soonest = min([turn.due for turn in self._back.values()], default=inf)
         turns = OverdueTurns(order, self, tree.handles(), self._back, back)
         self._in_use = turns.head is not None
         return turns if self._in_use else order
@@ -250,7 +263,8 @@ class OverdueTurns(RequestStream):
         order: the policy's order of all waiting requests.
         lane: the lane as it stands; the order to come is not charged to it.
         waiting: all waiting requests as they entered the queue.
-        returned: ids of those that came back after a preemption or were held; the others are due in order.
+        returned: the turns of those that came back after a preemption or were held; the others are due in
+            the order in which they came.
         back: the overdue ones of these, the first to be due last.
 
     Attributes:
@@ -306,13 +320,14 @@ class OverdueTurns(RequestStream):
         placed, returned, back = self._placed, self._returned, self._back
         while back and back[-1].request_id in placed:
             back.pop()
+        lane = self._lane
         while (placed or returned) and self._oldest is not None:
             name = self._oldest.request.request_id
-            if name not in placed and name not in returned:
-                break
+            turn = returned.get(name)
+            if name not in placed and (turn is None or turn.came + lane.grace_tokens >= lane.clock):
+                break  # as no request that came later is overdue, either
             self._oldest = next(self._waiting, None)
         head: PendingRequest | None = None if self._oldest is None else self._oldest.request
-        lane = self._lane
         if back and (head is None or lane.rank_of(back[-1]) < lane.rank_of(head)):
             head = back[-1]
         if head is not None and lane.rank_of(head)[0] < lane.clock:
