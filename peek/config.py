@@ -19,7 +19,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replac
 from math import inf
 from typing import Any, Final
 
-from peek.errors import InvalidConfig
+from peek.errors import InvalidConfig, a_kind
 from peek.eviction.demand import MODES, DemandEviction, EvictionPolicy
 from peek.policy import registry
 from peek.policy.base import AdmissionPolicy
@@ -90,13 +90,16 @@ class PeekConfig:
             object.__setattr__(self, "options", options)
         elif not isinstance(self.options, kind):
             raise InvalidConfig(
-                f"options is a {type(self.options).__name__}; policy {self.policy!r} needs {kind.__name__}"
+                f"options is {a_kind(self.options)}; policy {self.policy!r} needs {kind.__name__}"
             )
         if self.lanes is not None:
             if not isinstance(self.lanes, LaneOptions):
                 raise InvalidConfig(f"lanes is {self.lanes!r}; need LaneOptions, or None")
+            own = [field.name for field in fields(self.options) if field.name in _LANE_NAMES]
             if self.lanes.lanes == "none":
                 object.__setattr__(self, "lanes", None)
+            elif own:
+                raise InvalidConfig(f"policy {self.policy!r} takes no lanes: it has a {own[0]!r} itself")
         require_one_of("eviction", self.eviction, EVICTIONS)
 
     # -- spellings ---------------------------------------------------------------------------------

@@ -69,5 +69,11 @@ def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
     return MissingExtra(f"{what} needs {package}: pip install 'peek-kv[{extra}]'")
 
 
+def a_kind(value: object) -> str:
+    """Return the name of a value's type after its article, for a message: `an int`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 class EngineMismatch(PeekError, RuntimeError):
     """The engine at hand lacks a seam that an adapter needs; the message names the seam."""

@@ -12,7 +12,7 @@ from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
 from mypy_extensions import i64
 
-from peek.errors import InvalidKey
+from peek.errors import InvalidKey, a_kind
 
 NO_LANE: Final = -1
 """`lane` of a request that no lane picked: there are no lanes, or the stock order stood."""
@@ -190,7 +190,7 @@ class PendingRequest:
 
 
 def _no_text(name: str, value: object) -> str:
-    raise InvalidKey(f"{name} is {value!r}, a {type(value).__name__}; need a str")
+    raise InvalidKey(f"{name} is {value!r}, {a_kind(value)}; need a str")
 
 
 def _names(request_id: str, value: object) -> tuple[object, ...]:
@@ -211,9 +211,8 @@ def count_of(request_id: str, name: str, value: object) -> i64:
     try:
         number: int = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidKey(
-            f"{name} of {request_id!r} is {value!r}, a {type(value).__name__}; need a whole number"
-        ) from None
+        said = f"{name} of {request_id!r} is {value!r}, {a_kind(value)}"
+        raise InvalidKey(f"{said}; need a whole number") from None
     if 0 <= number <= MAX_TOKENS:
         return i64(number)
     where = "below 0" if number < 0 else "beyond 2**53"

@@ -269,6 +269,13 @@ def test_flags_are_true_or_false(value: object) -> None:
         LaneOptions("work", dynamic_share=value)
 
 
+def test_no_lanes_beside_options_of_the_same_names() -> None:
+    """Text and dictionary could not tell the two `fair_share` apart."""
+    with pytest.raises(InvalidConfig, match="policy 'peek' takes no lanes: it has a 'fair_share'"):
+        PeekConfig(lanes=LaneOptions("work"))
+    assert PeekConfig(lanes=LaneOptions("none")) == PeekConfig()
+
+
 @pytest.mark.parametrize("options", [5, "mean_bias=1", LaneOptions("work")])
 def test_options_of_another_kind_are_refused(options: object) -> None:
     with pytest.raises(InvalidConfig, match="policy 'peek' needs PeekOptions"):

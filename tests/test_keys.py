@@ -98,11 +98,11 @@ NOT_SEQUENCES = [
     ({1: 2}, "key is a dict"),
     ({1, 2}, "key is a set"),
     (None, "key is a NoneType"),
-    (12, "key is a int"),
+    (12, "key is an int"),
     (1.5, "key is a float"),
     (range(3), "key is a range"),
     (iter([1, 2]), "key is a list_iterator"),
-    (object(), "key is a object"),
+    (object(), "key is an object"),
 ]
 
 BAD_SYMBOLS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.queues import cache_of
 
@@ -21,6 +21,8 @@ SHARES = st.sampled_from([0.1, 0.25, 0.5, 0.9])
 GRACES = st.sampled_from([0.0, 50.0, 1000.0])
 WHAT = st.sampled_from(["arrive", "arrive", "admit", "admit", "abort"])
 EVENTS = st.lists(st.tuples(WHAT, st.integers(1, 60)), max_size=120)
+ABORT_BEFORE_ONE_HELD = "arrive arrive hold abort arrive arrive admit arrive resume"
+HELD_AFTER_A_PREEMPTION = "arrive admit arrive preempt hold arrive resume"
 NOTHING = cache_of([])
 
 
@@ -67,6 +69,7 @@ class World:
         self.before: dict[str, float] = {}
         self.length: dict[str, int] = {}
         self.waiting: list[str] = []
+        self.held: list[str] = []
         self.passed: dict[str, float] = {}
         """Of those admitted, the work between arrival and admission."""
 
@@ -88,7 +91,7 @@ class World:
     def plan(self) -> list[str]:
         return list(self.planner.plan(NOTHING, 0.0))
 
-    def admit(self) -> None:
+    def admit(self, _: int = 0) -> None:
         if self.waiting:
             name = self.plan()[0]
             self.planner.remove(name, True, self.length[name])
@@ -108,7 +111,8 @@ class World:
 
     def preempt(self, number: int) -> None:
         """One that was admitted queues again; the virtual engine, where nobody was, knows nothing of it."""
-        running = [name for name in self.length if name in self.passed and name not in self.waiting]
+        queue = self.waiting + self.held
+        running = [name for name in self.length if name in self.passed and name not in queue]
         if running:
             name = running[number % len(running)]
             length = self.length[name]
@@ -121,16 +125,19 @@ class World:
             self.planner.remove(name, admitted=False)
             self.line = [each for each in self.line if each[0] != name]
 
+    def hold(self, number: int) -> None:
+        if self.waiting:
+            self.held.append(self.waiting.pop(number % len(self.waiting)))
+            self.planner.hold(self.held[-1])
+
+    def resume(self, number: int) -> None:
+        if self.held:
+            self.waiting.append(self.held.pop(number % len(self.held)))
+            self.planner.resume(self.waiting[-1], [int(self.waiting[-1][1:])])
+
     def play(self, events: list[tuple[str, int]]) -> Iterator[None]:
         for what, number in events:
-            if what == "arrive":
-                self.arrive(number)
-            elif what == "admit":
-                self.admit()
-            elif what == "preempt":
-                self.preempt(number)
-            else:
-                self.abort(number)
+            getattr(self, what)(number)
             yield
 
 
@@ -165,6 +172,29 @@ def test_who_comes_back_after_a_preemption_has_the_place_that_it_had(
             assert due[world.plan()[0]] == min(due.values())
         else:
             assert world.plan() == world.waiting[::-1]
+
+
+@given(
+    grace=GRACES,
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["arrive", "arrive", "admit", "preempt", "hold", "resume", "abort"]),
+            st.integers(1, 60),
+        ),
+        max_size=120,
+    ),
+)
+@example(50.0, list(zip(ABORT_BEFORE_ONE_HELD.split(), (9999, 10, 1, 0, 10, 60, 0, 10, 0), strict=True)))
+@example(0.0, list(zip(HELD_AFTER_A_PREEMPTION.split(), (10, 0, 10, 0, 1, 10, 0), strict=True)))
+def test_of_those_overdue_the_first_to_be_due_goes_first(grace: float, events: list[tuple[str, int]]) -> None:
+    """Whatever each of them has been through: none is hidden behind one that is due later."""
+    world = World(0.5, grace)
+    for _ in world.play(events):
+        world.plan()
+        due = {name: world.due(name) for name in world.waiting}
+        world.lane.lead = 0.0  # the turn is the overdue lane's
+        if due and min(due.values()) < world.clock:
+            assert due[world.plan()[0]] == min(due.values())
 
 
 def test_an_id_that_is_used_again_is_another_request() -> None:
@@ -326,7 +356,7 @@ def test_what_another_namespace_has_cached_moves_only_turns(
             text = texts[i] if what == "a" else theirs[i]
             planner.add(PendingRequest(f"{what}{i}", [text] * 3 + [number], float(i), what))
             ours = [planner.request(name) for name in planner.plan(warm, 100.0) if name.startswith("a")]
-            found.append([(r.request_id, r.lane == FAIR_LANE, policy.overdue.due_of(r)) for r in ours])
+            found.append([(r.request_id, r.lane == FAIR_LANE, policy.overdue.rank_of(r)) for r in ours])
         return found
 
     without = [[name for name, _, _ in order] for order in orders(texts, "inf")]

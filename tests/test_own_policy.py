@@ -132,7 +132,7 @@ def test_it_is_asked_for_by_the_environment(folder: Path) -> None:
     [
         ("own_policies:Nobody", ["own_policies:Nobody", "cannot be imported", "Nobody"]),
         ("no_such_module:Policy", ["no_such_module:Policy", "cannot be imported"]),
-        ("own_policies:number", ["own_policies:number", "is a int; need a class or a function"]),
+        ("own_policies:number", ["own_policies:number", "is an int; need a class or a function"]),
         (":Policy", [":Policy", "cannot be imported"]),
         ("own_policies:", ["own_policies:", "cannot be imported"]),
         ("oldest", ["'oldest' is unknown", *PRESETS, "youngest", "module:Class"]),

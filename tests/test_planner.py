@@ -21,7 +21,9 @@ from peek import (
     UnknownRequest,
 )
 from peek.config import POLICIES
+from peek.policy.lanes import FAIR_LANE
 from peek.policy.sections import SIBLING
+from peek.request import NO_LANE
 
 EMPTY = cache_of([])
 LABELS = list(PRESETS)
@@ -195,6 +197,21 @@ def test_what_is_being_prefilled_is_coming(label: str) -> None:
     assert planner.plan(EMPTY, NOW)[0] == "other"
     planner.prefilled("r0")
     assert coming(planner) == [0, 0, 0]
+
+
+def test_a_request_brings_no_signals_from_another_planner() -> None:
+    request = PendingRequest("moved", [*PREFIX, 9], 0.0)
+    planner = gated()
+    planner.add(request)
+    planner.remove("r0")
+    planner.plan(cache_of([("", (1, 1))]), NOW)
+    planner.remove("moved", admitted=False)
+    assert (request.coming_len, request.cached_len) == (100, 2)
+    request.key, request.lane = [*PREFIX, 9], FAIR_LANE
+    here = Planner(PeekConfig("fcfs"))
+    here.add(request)
+    here.plan(EMPTY, NOW)
+    assert (request.coming_len, request.cached_len, request.lane) == (0, 0, NO_LANE)
 
 
 def test_the_prefill_may_end_before_the_planner_hears_of_the_admission() -> None:

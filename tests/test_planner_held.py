@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +122,8 @@ def test_who_can_be_held_and_resumed() -> None:
     assert (len(planner), list(planner.held)) == (1, ["a"])
     assert planner.upcoming(9) == []
     assert planner.plan(EMPTY, 1.0) == []
-    planner.resume("a", [1])
+    assert planner.cached_len("a") == 0
+    planner.resume("a", [1], np.int64(0))
     with pytest.raises(UnknownRequest):
         planner.resume("a", [1])
     assert planner.plan(EMPTY, 1.0) == ["a"]

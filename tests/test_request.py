@@ -104,15 +104,15 @@ def test_numpy_seconds_are_seconds(seconds: Any) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"request_id": 5}, "request_id is 5, a int; need a str"),
+    ({"request_id": 5}, "request_id is 5, an int; need a str"),
     ({"request_id": None}, "request_id is None"),
     ({"request_id": b"a"}, "request_id is b'a', a bytes"),
     ({"namespace": None}, "namespace is None, a NoneType"),
-    ({"session": 7}, "session is 7, a int; need a str"),
+    ({"session": 7}, "session is 7, an int; need a str"),
     ({"ttft_target_s": 0}, "ttft_target_s of 'a' is 0; need more than 0"),
     ({"ttft_target_s": float("nan")}, "ttft_target_s of 'a' is nan, not a finite number"),
     ({"ttft_target_s": "2"}, "ttft_target_s of 'a' is '2', not a finite number"),
-    ({"tenant": 7}, "tenant is 7, a int"),
+    ({"tenant": 7}, "tenant is 7, an int"),
     ({"num_tokens": -1}, "num_tokens of 'a' is -1, below 0"),
     ({"num_tokens": 1.0}, "num_tokens of 'a' is 1.0, a float; need a whole number"),
     ({"num_tokens": "5"}, "num_tokens of 'a' is '5', a str"),

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, final
 
 from mypy_extensions import i64
 
-from peek.errors import InvalidConfig, PolicyFault
+from peek.errors import InvalidConfig, PolicyFault, a_kind
 from peek.planner.stats import PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle, Iterated, Listed, RequestStream
 from peek.policy.lanes import Lanes
@@ -169,7 +169,7 @@ class PolicyCalls:
         request of the queue is left unmarked, the answer is a permutation.
         """
         if not isinstance(answer, list):
-            raise PolicyFault(f"{_name(part)} returned a {type(answer).__name__}, not a list of requests")
+            raise PolicyFault(f"{_name(part)} returned {a_kind(answer)}, not a list of requests")
         self._placed += 1
         number = self._placed
         for item in answer:
@@ -195,7 +195,7 @@ class PolicyCalls:
         if request is None:
             return None
         if not isinstance(request, PendingRequest):
-            raise PolicyFault(f"{_name(self.policy)} returned a {type(request).__name__} among the requests")
+            raise PolicyFault(f"{_name(self.policy)} returned {a_kind(request)} among the requests")
         name = request.request_id
         if name not in tree or tree.request(name) is not request:
             raise PolicyFault(_stranger(self.policy, name))
@@ -281,7 +281,7 @@ def _misplaced(
     seen: set[str] = set()
     for item in answer:
         if not isinstance(item, PendingRequest):
-            return PolicyFault(f"{author} returned a {type(item).__name__} among the requests")
+            return PolicyFault(f"{author} returned {a_kind(item)} among the requests")
         name = item.request_id
         if name not in tree or tree.request(name) is not item:
             return PolicyFault(_stranger(part, name))

@@ -25,7 +25,7 @@ from peek.planner.calls import Drawn, PolicyCalls
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan, Upcoming, first_of
 from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
-from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
+from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, arrival, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import MAX_TOKENS, NO_LANE, PendingRequest, count_of, require_tokens
 from peek.trie.node import Node
@@ -114,7 +114,8 @@ class Planner:
         else:
             self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
-        request.placed = 0
+        request.cached_len = request.coming_len = request.placed = 0  # it may have waited elsewhere
+        request.lane = NO_LANE
         self._arrivals.note(request)
         self._calls.arrived(request, self.tree)
         if held:
@@ -191,7 +192,7 @@ class Planner:
         self.held[request_id] = request
         self._calls.left(request, HELD, 0)
 
-    def resume(self, request_id: str, key: object, tail: int = 0) -> None:
+    def resume(self, request_id: str, key: object, tail: SupportsIndex = 0) -> None:
         """Put a held request that can run again back where it stood when it arrived.
 
         Args:
@@ -456,7 +457,7 @@ class Planner:
         Walks the cache, at most once a plan, where the policy did not; `request(...).cached_len` does not.
         """
         self._signals.match_cache_now("Planner.cached_len")
-        return self.tree.request(request_id).cached_len
+        return self.request(request_id).cached_len
 
     @property
     def evicts(self) -> bool:
@@ -523,13 +524,9 @@ class ArrivalOrder:
         if self._version != tree.version:
             self._requests = tree.requests()
             if not self._in_order:
-                self._requests.sort(key=_arrival)
+                self._requests.sort(key=arrival)
             self._version = tree.version
         return self._requests
-
-
-def _arrival(request: PendingRequest) -> tuple[float, int]:
-    return (request.arrival_time, request.sequence)
 
 
 def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> Plan:

@@ -109,6 +109,11 @@ def uncached_tokens(request: PendingRequest) -> i64:
     return work if work > 1 else 1
 
 
+def arrival(request: PendingRequest) -> tuple[float, int]:
+    """The place of a request in arrival order."""
+    return (request.arrival_time, request.sequence)
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """The options of a policy that has none."""

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from peek.errors import InvalidConfig
+from peek.errors import InvalidConfig, a_kind
 from peek.policy.base import AdmissionPolicy, NoOptions
 from peek.policy.clpm import ClpmScheduler
 from peek.policy.default.policy import PeekPolicy
@@ -93,7 +93,7 @@ def make(name: str, options: object = None) -> AdmissionPolicy:
     with naming(name):
         policy: object = factory() if has_none else factory(options=options)
     if not isinstance(policy, AdmissionPolicy):
-        raise InvalidConfig(f"policy {name!r} makes a {type(policy).__name__}, not an AdmissionPolicy")
+        raise InvalidConfig(f"policy {name!r} makes {a_kind(policy)}, not an AdmissionPolicy")
     return policy
 
 
@@ -104,6 +104,6 @@ def _imported(path: str) -> Factory:
         for part in attribute.split("."):
             found = getattr(found, part)
     if not callable(found):
-        raise InvalidConfig(f"policy {path!r} is a {type(found).__name__}; need a class or a function")
+        raise InvalidConfig(f"policy {path!r} is {a_kind(found)}; need a class or a function")
     factory: Factory = found
     return factory

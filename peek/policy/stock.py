@@ -18,7 +18,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
-from peek.policy.base import AdmissionPolicy, Cycle, uncached_tokens
+from peek.policy.base import AdmissionPolicy, Cycle, arrival, uncached_tokens
 from peek.policy.sections import SIBLING, TAU, assign_sections
 from peek.request import PendingRequest
 from peek.trie.node import Node, next_branch, next_preorder
@@ -151,7 +151,7 @@ class DfsWeight(AdmissionPolicy):
             stack.append((node, True))
             if node.walk_matched == node.depth:
                 stack.extend((kid, False) for kid in _by_weight(_matched_kids(node), oldest))
-        unmatched.sort(key=_arrival)
+        unmatched.sort(key=arrival)
         return ordered + unmatched
 
 
@@ -166,7 +166,7 @@ def _oldest_below(roots: list[Node]) -> dict[int, tuple[float, int]]:
             node = next_preorder(node)
         for below in reversed(nodes):
             came = [oldest[kid.uid] for kid in _kids(below)]
-            came.extend(_arrival(request) for request in _own_requests(below))
+            came.extend(arrival(request) for request in _own_requests(below))
             oldest[below.uid] = min(came)
     return oldest
 
@@ -189,10 +189,6 @@ def _by_weight(nodes: list[Node], oldest: dict[int, tuple[float, int]]) -> list[
     return sorted(nodes, key=lambda node: (-node.count, oldest[node.uid]), reverse=True)
 
 
-def _arrival(request: PendingRequest) -> tuple[float, int]:
-    return (request.arrival_time, request.sequence)
-
-
 def _stopped_at(node: Node) -> list[PendingRequest]:
     """Requests whose cached prefix ends in `node`, in arrival order."""
     found: list[PendingRequest] = []
@@ -203,7 +199,7 @@ def _stopped_at(node: Node) -> list[PendingRequest]:
         for kid in _kids(node):
             if kid.walk_matched == node.depth:
                 _collect(kid, found)
-    found.sort(key=_arrival)
+    found.sort(key=arrival)
     return found
 
 

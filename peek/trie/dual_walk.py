@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
 
-from peek.errors import InvalidCache
+from peek.errors import InvalidCache, a_kind
 from peek.trie.keys import COMPILED, MAX_SYMBOL, SYMBOL_BYTES, match_edge, symbol_at
 from peek.trie.node import Node, forget_below, is_cached, next_branch, next_preorder, write_own, write_subtree
 from peek.trie.pending_tree import Bookmark, PendingTree
@@ -375,8 +375,7 @@ def whole_number(value: object, call: str) -> int:
         try:
             number = operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            kind = type(value).__name__
-            raise InvalidCache(f"{call} is {value!r}, a {kind}; need a whole number") from None
+            raise InvalidCache(f"{call} is {value!r}, {a_kind(value)}; need a whole number") from None
     if -_HUGE <= number <= _HUGE:
         return number
     raise InvalidCache(f"{call} is {number}, beyond all counts and ids")

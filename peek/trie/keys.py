@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from mypy_extensions import i32, i64
 
-from peek.errors import InvalidKey
+from peek.errors import InvalidKey, a_kind
 
 try:
     from librt.strings import read_i32_le, read_i64_le
@@ -119,7 +119,7 @@ def _offender(symbols: list[int]) -> InvalidKey:
         try:
             value = operator.index(symbol)  # type: ignore[arg-type]
         except TypeError:
-            return InvalidKey(f"symbol {position} is {symbol!r}, a {type(symbol).__name__}, not an int")
+            return InvalidKey(f"symbol {position} is {symbol!r}, {a_kind(symbol)}, not an int")
         if not 0 <= value <= MAX_SYMBOL:
             return InvalidKey(f"symbol {position} is {value}, outside [0, 2**31)")
     return InvalidKey("key changed while it was packed")
@@ -129,14 +129,14 @@ def _pack_other(key: object) -> bytes:
     if isinstance(key, tuple):
         return _pack_list(list(key))
     if isinstance(key, (str, dict, set)):
-        raise InvalidKey(f"key is a {type(key).__name__}, not a sequence of int symbols")
+        raise InvalidKey(f"key is {a_kind(key)}, not a sequence of int symbols")
     if isinstance(key, bytearray):
         return bytes(key)
     try:
         view = memoryview(key)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InvalidKey(
-            f"key is a {type(key).__name__}; need a list, array, bytes or numpy int32 / int64 vector"
+            f"key is {a_kind(key)}; need a list, array, bytes or numpy int32 / int64 vector"
         ) from None
     if view.ndim != 1 or not view.c_contiguous:
         raise InvalidKey(f"key has {view.ndim} dimensions or gaps; need one contiguous dimension")
@@ -233,11 +233,14 @@ HEADS: Final = (64, 256, 1024)
 def heads_of(packed: bytes, unit_tokens: int = 1) -> tuple[object, ...]:
     """Names of a packed prompt's beginnings, shortest first, for each length of `HEADS` that it has.
 
+    Lengths that are the same number of symbols, at least one, have one name.
     The keys' symbols must mean the same as long as the process lives.  O(1024 / unit_tokens).
     """
     found: list[object] = []
+    last = 0
     for tokens in HEADS:
         end = max(1, tokens // unit_tokens) * SYMBOL_BYTES
-        if end <= len(packed):
+        if last < end <= len(packed):
             found.append(hash(packed[:end]))
+        last = end
     return tuple(found)

@@ -187,15 +187,16 @@ class Sessions:
         if not opening.ids:
             del self._openings[opening.session]
 
-    def admitted(self, request: PendingRequest) -> None:
-        """Count an admitted request; once, also if it was preempted and admitted again.  O(1)."""
-        if not request.session:
-            return
-        name = (request.namespace, request.session)
-        self._admitted[name] = (hash(request.request_id), self.turn_of(request))
-        self._admitted.move_to_end(name)
-        if len(self._admitted) > _MOST_SESSIONS:
-            self._admitted.popitem(last=False)
+    def admitted(self, request: PendingRequest) -> i64:
+        """Count an admitted request, once if it is preempted and admitted again; return its turn.  O(1)."""
+        turn = self.turn_of(request)
+        if request.session:
+            name = (request.namespace, request.session)
+            self._admitted[name] = (hash(request.request_id), turn)
+            self._admitted.move_to_end(name)
+            if len(self._admitted) > _MOST_SESSIONS:
+                self._admitted.popitem(last=False)
+        return turn
 
 
 @final
@@ -421,8 +422,7 @@ class Expectations:
     def admitted(self, request: PendingRequest) -> None:
         """Await the end of a request that was admitted.  O(heads)."""
         expected = self.withdrawn(request.request_id)
-        expected.turn = self.sessions.turn_of(request)
-        self.sessions.admitted(request)
+        expected.turn = self.sessions.admitted(request)
         self._running[request.request_id] = (request.tenant, expected)
         if len(self._running) > _MOST_RUNNING:
             self._running.popitem(last=False)

@@ -16,9 +16,7 @@ A new row of the columns is written natively into a buffer.  All new rows enter 
 next question.  Two versions of the buffer stand side by side, as in `peek.trie.keys`: a native one for the
 compiled build and an `array` for the interpreted one.
 
-`BestFirst` gives the order, as far as it is asked for.  The best piece goes first.  If it is a prefix that is
-not cached, the best request below it pays for the prefix.  The other requests below then compete anew with
-the prefix paid.
+`BestFirst` gives the order as far as it is asked for, by the rule of `peek.policy.default.policy`.
 """
 
 from __future__ import annotations

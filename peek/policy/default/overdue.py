@@ -44,16 +44,18 @@ class Turn:
 
     Attributes:
         arrival_time: arrival of the request, seconds.
+        came: moment that it came; `due` is at least the grace later.
         start: moment at which the virtual engine comes to it; until it is priced, the moment it came.
         price: work that the request costs there.
         due: moment from which the request is overdue.
         resumed: whether it was held, and is due by the place that it had before.
     """
 
-    __slots__ = ("arrival_time", "due", "price", "resumed", "start")
+    __slots__ = ("arrival_time", "came", "due", "price", "resumed", "start")
 
     def __init__(self, arrival_time: float, start: float) -> None:
         self.arrival_time: float = arrival_time
+        self.came: float = start
         self.start: float = start
         self.price: float = 0.0
         self.due: float = _NOT_YET
@@ -83,8 +85,10 @@ class OverdueLane:
         """The turns of waiting requests, by id."""
         self._new: dict[str, PendingRequest] = {}
         """Waiting requests that have no price yet, by id."""
-        self._back: dict[str, PendingRequest] = {}
-        """Waiting requests that came back after a preemption and kept their turns, by id."""
+        self._back: dict[str, Turn] = {}
+        """The turns of waiting requests that were preempted or held and are due when they were, by id."""
+        self._soonest: float = inf
+        """No turn of `_back` is due before this moment."""
         self._running: dict[str, Turn] = {}
         """The turns of admitted requests, by id, oldest admission first."""
         self._held: dict[str, Turn] = {}
@@ -110,15 +114,21 @@ class OverdueLane:
         if turn is None:
             turn = self._running.pop(name, None)
             if turn is not None and request.arrival_time <= turn.arrival_time:
+                turn.resumed = False
                 self._turns[name] = turn
-                self._back[name] = request
+                self._come_back(name, turn)
                 return
             turn = Turn(request.arrival_time, self.clock)
         else:
             turn.resumed = True
+            self._come_back(name, turn)
         turn.start = self.clock
         self._turns[name] = turn
         self._new[name] = request
+
+    def _come_back(self, name: str, turn: Turn) -> None:
+        self._back[name] = turn
+        self._soonest = min(self._soonest, turn.due)
 
     def price(self, several: bool) -> None:
         """Price the requests that arrived since the last call, one behind the other.  O(these requests).
@@ -151,13 +161,15 @@ class OverdueLane:
         new: int = len(self._new)
         least = inf
         for name, turn in reversed(self._turns.items()):
-            if name in self._back:
+            if name in self._back and not turn.resumed:
                 continue
             if new <= 0 and turn.due <= least and not turn.resumed:
                 return
             new -= 1
             turn.due = min(turn.due, least)
-            if not turn.resumed:
+            if turn.resumed:
+                self._soonest = min(self._soonest, turn.due)
+            else:
                 least = turn.due
 
     def turn_of(self, request_id: str) -> Turn | None:
@@ -189,8 +201,8 @@ class OverdueLane:
         """Charge an admitted request to the clock and to its lane.  O(1)."""
         name = request.request_id
         turn = self._turns.pop(name)
+        self._back.pop(name, None)
         if self._new.pop(name, None) is None:
-            self._back.pop(name, None)
             self._running[name] = turn
             if len(self._running) > MOST_RUNNING:
                 del self._running[next(iter(self._running))]
@@ -218,20 +230,24 @@ class OverdueLane:
     def merge(self, order: RequestStream, tree: PendingTree) -> RequestStream:
         """Return `order` with turns for overdue requests of `tree`; `order` itself if there are none.
 
-        O(m log m) with m requests that came back after a preemption.
+        O(m log m) with m requests that came back after a preemption or were held, where one may be overdue.
         """
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
-        back = sorted(self._back.values(), key=self.due_of, reverse=True) if self._back else []
-        turns = OverdueTurns(order, self, tree.handles(), back)
+        back: list[PendingRequest] = []
+        if self._soonest < self.clock:
+            back = [tree.request(name) for name, turn in self._back.items() if turn.due < self.clock]
+            back.sort(key=self.rank_of, reverse=True)
+            self._soonest = min([turn.due for turn in self._back.values()], default=inf)
+        turns = OverdueTurns(order, self, tree.handles(), self._back, back)
         self._in_use = turns.head is not None
         return turns if self._in_use else order
 
-    def due_of(self, request: PendingRequest) -> float:
-        """The due moment of a waiting request; infinity if the request is not known.  O(1)."""
+    def rank_of(self, request: PendingRequest) -> tuple[float, int]:
+        """The due moment of a waiting request, infinity if it is not known, and its sequence.  O(1)."""
         turn = self._turns.get(request.request_id)
-        return inf if turn is None else turn.due
+        return (inf if turn is None else turn.due, request.sequence)
 
     def pick(self, request: PendingRequest) -> None:
         """Note that the overdue lane has placed a request."""
@@ -246,8 +262,10 @@ class OverdueTurns(RequestStream):
     Args:
         order: the policy's order of all waiting requests.
         lane: the lane as it stands; the order to come is not charged to it.
-        waiting: all waiting requests as they entered the queue; those of `back` as they entered it again.
-        back: requests that came back after a preemption, the first to be due last.
+        waiting: all waiting requests as they entered the queue.
+        returned: the turns of those that came back after a preemption or were held; the others are due in
+            the order in which they came.
+        back: the overdue ones of these, the first to be due last.
 
     Attributes:
         head: the oldest overdue request that has not been placed; None if there is none.
@@ -258,6 +276,7 @@ class OverdueTurns(RequestStream):
         order: RequestStream,
         lane: OverdueLane,
         waiting: Iterator[Terminator],
+        returned: dict[str, Turn],
         back: list[PendingRequest],
     ) -> None:
         self._order = order
@@ -265,6 +284,7 @@ class OverdueTurns(RequestStream):
         self._lead: float = lane.lead
         self._waiting = waiting
         self._oldest: Terminator | None = next(waiting, None)
+        self._returned = returned
         self._back = back
         self._placed: set[str] = set()
         self.head: PendingRequest | None = None
@@ -297,16 +317,18 @@ class OverdueTurns(RequestStream):
     def _advance(self) -> None:
         """Find the next overdue request; requests behind one that is not overdue are not overdue either."""
         self.head = None
-        placed, back = self._placed, self._back
+        placed, returned, back = self._placed, self._returned, self._back
         while back and back[-1].request_id in placed:
             back.pop()
-        while placed and self._oldest is not None and self._oldest.request.request_id in placed:
-            self._oldest = next(self._waiting, None)
-        first: PendingRequest | None = None if self._oldest is None else self._oldest.request
         lane = self._lane
-        due = inf if first is None else lane.due_of(first)
-        if back and lane.due_of(back[-1]) < due:
-            first = back[-1]
-            due = lane.due_of(first)
-        if due < lane.clock:
-            self.head = first
+        while (placed or returned) and self._oldest is not None:
+            name = self._oldest.request.request_id
+            turn = returned.get(name)
+            if name not in placed and (turn is None or turn.came + lane.grace_tokens >= lane.clock):
+                break  # as no request that came later is overdue, either
+            self._oldest = next(self._waiting, None)
+        head: PendingRequest | None = None if self._oldest is None else self._oldest.request
+        if back and (head is None or lane.rank_of(back[-1]) < lane.rank_of(head)):
+            head = back[-1]
+        if head is not None and lane.rank_of(head)[0] < lane.clock:
+            self.head = head
