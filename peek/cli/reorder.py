@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -240,15 +241,19 @@ class _InMemory:
         return index, self._kept[index].raw if self._kept else b""
 
     def explanation(self) -> list[str]:
-        groups, requests, tokens = self._found.groups, len(self._kept), int(self._shape.tokens.sum())
+        groups, tokens = self._found.groups, int(self._shape.tokens.sum())
+        requests = partial(reading.counted, noun="request")
         in_groups = sum(group.size for group in groups)
         guard, replicas = self._found.guard, self._options.replicas
-        together = f"{reading.counted(len(groups), 'group')} with {reading.counted(in_groups, 'request')}"
+        together = f"{reading.counted(len(groups), 'group')} with {requests(in_groups)}"
         kept = "left in the order it came in" if replicas == 1 else "one engine would take it as it came"
         return [
-            f"{reading.counted(requests, 'request')}, {reading.counted(tokens, 'token')}",
-            f"{together}; {requests - in_groups:,} share nothing",
-            *(f"  {group.size:,} requests share {group.depth:,} tokens" for group in groups[:5]),
+            f"{requests(len(self._kept))}, {reading.counted(tokens, 'token')}",
+            f"{together}; {len(self._kept) - in_groups:,} share nothing",
+            *(
+                f"  {requests(group.size)} share{'s' * (group.size == 1)} {group.depth:,} tokens"
+                for group in groups[:5]
+            ),
             "reordered" if guard is None else f"{kept}, guard: {guard}",
             f"expected cache hit with {self._options.cache_tokens:,} tokens:",
             *(f"  {name:<34} {100.0 * hit:5.1f} %" for name, hit in self._hits().items()),
