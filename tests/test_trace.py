@@ -499,7 +499,7 @@ def test_sglangs_log(tmp_path: Path, capsys: Capsys, as_json: bool) -> None:
     assert [shared_blocks(rows[1], row) for row in rows] == [0, 3, 2, 0, 0]
     err = capsys.readouterr().err
     assert "80.0 % of 120 tokens were cached" in err
-    assert "1 answers to requests that are not in the log" in err
+    assert "answers to requests that are not in the log: 1" in err
 
 
 def test_a_log_that_has_cut_prompts_says_so() -> None:

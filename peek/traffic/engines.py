@@ -288,9 +288,7 @@ class SglangLog(Format):
         self._cut_prompts = 0
 
     def cut(self) -> str:
-        said = (
-            f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out: --log-requests-level 3"
-        )
+        said = f"prompts that SGLang's log has cut, left out: {self._cut_prompts:,} (--log-requests-level 3)"
         return said * bool(self._cut_prompts)
 
     def events(self, line: Inner) -> Iterable[Event] | None:
