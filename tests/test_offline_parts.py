@@ -197,6 +197,12 @@ def test_a_prompt_is_expected_to_hit_all_but_its_last_token() -> None:
         assert sorted(expected.values()) == [0, 0, 2, 2]
 
 
+def test_waves_keep_namespaces_apart() -> None:
+    waves = Waves([[1, 2, 3]] * 4, 1, cache_tokens=100, block_tokens=1, namespaces=["", "a", "b", "a"])
+    order = [index for wave in waves for index in wave]
+    assert [(index, waves._expected[index]) for index in order] == [(1, 0), (3, 2), (0, 0), (2, 0)]
+
+
 def test_waves_follow_the_engine() -> None:
     batch = grouped(random.Random(2), 60, 6, 320, 32)
     waves = Waves(batch, 10, cache_tokens=3200)

@@ -64,7 +64,7 @@ class Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class ReorderOptions(Ordering):
-    target: Path = cli.written_path("OUT", "Reordered file, its .order file beside it; -: stdout.")
+    target: Path = cli.written_path("Reordered file, its .order file beside it; -: stdout.")
     order: Path | None = cli.value(
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
@@ -337,7 +337,7 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
 @dataclass(frozen=True)
 class RestoreOptions:
     results: Path = cli.read_path("RESULTS", "Results of the reordered batch; -: stdin.")
-    target: Path = cli.written_path("OUT", "Where the ordered results go; -: stdout.")
+    target: Path = cli.written_path("Where the ordered results go; -: stdout.")
     order: Path = cli.value("The order file that `peek reorder` wrote.", MISSING, "PATH", cli.parse_source)
     by_position: bool = cli.switch(
         "--by-position", "Results without custom_id are in the order of the reordered batch."
@@ -391,7 +391,7 @@ def restore_command(options: RestoreOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Ordering):
-    target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
+    target: Path = cli.written_path("Where the results go, in IN's order; -: stdout.")
     command: list[str] = cli.read_path(
         "-- COMMAND ...", f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}.", parser=None
     )
