@@ -450,7 +450,8 @@ def test_priorities_are_seen_and_said_not_to_be_heeded(level: str, tmp_path: Pat
     (tmp_path / "some.log").write_text("\n".join(lines) + "\n")
     found = checked(capsys, tmp_path / "some.log", "--draws", 0)
     asked = 2 if level == "body" else found["log"]["requests"]
-    assert any(note.startswith(f"{asked} requests ask for a priority") for note in found["notes"])
+    said = f"priorities, which the model does not heed, on {asked} requests; "
+    assert any(note.startswith(said) for note in found["notes"])
 
 
 @pytest.mark.parametrize(
@@ -488,7 +489,7 @@ def test_lengths_without_prompts_are_said_to_be_that(tmp_path: Path, capsys: Cap
     (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     assert main(["check", str(tmp_path / "azure.csv"), "--draws", "0"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "40 requests are lengths without prompts: taken as sharing nothing" in shown
+    assert "lengths without prompts, taken as sharing nothing: 40 requests" in shown
 
 
 # -- logs as they are ---------------------------------------------------------------------------------------
@@ -584,6 +585,13 @@ def test_the_page_says_what_part_was_simulated_and_how_fast(tmp_path: Path, caps
     assert found["summary"][-1].startswith(said)
     assert found["rate_scale"] == 2.0
     assert said in target.read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_no_answer_stands_above_the_error_of_a_page(tmp_path: Path, capsys: Capsys) -> None:
+    path = written(tmp_path / "log.jsonl", [asked(number) for number in range(3)])
+    assert main(["check", str(path), "--draws", "0", "--html", "/dev/full"]) == 1
+    assert capsys.readouterr() == ("", "peek: /dev/full: No space left on device\n")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: run as another user")

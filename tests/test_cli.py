@@ -269,6 +269,17 @@ def test_sessions_of_several_seeds(talks: Path, capsys: Capsys, fleet: list[str]
     assert len(found["verdicts"]) == 2
 
 
+@pytest.mark.parametrize("option", ["--trace", "--sessions"])
+def test_recorded_traffic_on_standard_input(talks: Path, tmp_path: Path, option: str) -> None:
+    rows = talks.read_bytes() if option == "--sessions" else json.dumps(ROW).encode()
+    words = [*COMMAND, "simulate", option, "-", "--policy", "peek", "--json"]
+    told = subprocess.run(
+        words, cwd=tmp_path, env=environment(), input=rows, capture_output=True, check=False
+    )
+    (run,) = json.loads(told.stdout)["runs"]
+    assert (run["workload"], run["finished"]) == ("-", 36 if option == "--sessions" else 1)
+
+
 def test_no_sentence_compares_policies_behind_several_routers(talks: Path, capsys: Capsys) -> None:
     words = "--limit 10 --policy fcfs+lru --policy peek --replicas 2 --router peek --router round-robin"
     found = simulated(capsys, "--sessions", talks, *words.split())

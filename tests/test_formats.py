@@ -354,7 +354,7 @@ def test_what_is_cut_or_left_out_is_refused(content: str, said: str) -> None:
 def test_prompts_that_sglang_has_cut_are_counted(form: str) -> None:
     found = read((LOGS / f"sglang-0.5.23-{form}-level2.log").read_text())
     assert len(found.arrivals) == 4
-    assert "has cut 1 prompts" in found.reader.cut()
+    assert "has cut, left out: 1 (--log" in found.reader.cut()
     assert len(found.broken) == 1
 
 
@@ -368,6 +368,20 @@ def test_what_nobody_knows_is_counted_with_its_first_example() -> None:
     assert found.reader.where == 2
     assert found.reader.example.startswith("éé")
     assert len(found.reader.example.encode()) <= 200
+
+
+def test_a_broken_line_is_not_counted_as_one_that_nobody_knows() -> None:
+    found = read(jsonl(ID_ROWS[:1]) + '{"prompt": [1, 2\n["a list"]\n{"no": "prompt"}\nnot JSON\n')
+    assert (len(found.arrivals), len(found.broken)) == (1, 3)
+    assert found.reader.not_understood() == {"lines": 1, "line": 5, "first": "not JSON"}
+
+
+def test_a_cell_of_csv_may_be_longer_than_python_allows() -> None:
+    limit, text = csv.field_size_limit(), 'a "quoted", cell\n' * 20_000
+    found = read(as_csv(["timestamp", "prompt"], [[ISO[0], text]]))
+    assert found.broken == []
+    assert [each.prompt for each in found.arrivals if isinstance(each, Arrival)] == [text]
+    assert csv.field_size_limit() == limit
 
 
 def test_a_message_that_is_empty_is_no_broken_line() -> None:

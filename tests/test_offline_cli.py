@@ -108,6 +108,10 @@ def test_explain(here: Path, capsys: Capsys) -> None:
     assert reorder("--explain", cache=1_000_000) == 0
     assert "guard: gain" in capsys.readouterr().out
     assert lines(here / "out.jsonl") == lines(source)
+    nested = [{"prompt": list(range(32))}, *({"prompt": [*range(48), n]} for n in (7, 8))]
+    write(here / "in.jsonl", [*map(json.dumps, nested)])
+    assert reorder("--explain") == 0
+    assert "2 requests share 48 tokens\n  1 request shares 32 tokens\n" in capsys.readouterr().out
 
 
 def test_tokenizer(here: Path, capsys: Capsys) -> None:

@@ -39,6 +39,11 @@ def test_keys_are_equal_exactly_where_prefixes_are(batch: list[Prompt], block: i
     assert len(meaning) == len(set(meaning.values()))
 
 
+def test_a_block_has_a_token() -> None:
+    with pytest.raises(InvalidConfig, match="block_tokens is 0, less than 1"):
+        block_keys([1, 2], 0)
+
+
 @given(batches, st.integers(1, 4))
 def test_keys_of_a_batch(batch: list[Prompt], block: int) -> None:
     flat = np.array([token for prompt in batch for token in prompt], np.int32)
@@ -185,9 +190,17 @@ def test_waves_know_how_many_prompts_ahead_need_a_block() -> None:
 
 def test_a_prompt_is_expected_to_hit_all_but_its_last_token() -> None:
     """A repeated prompt of one whole block: engines compute the last token, so no block of it is hit."""
-    waves = Waves([[1, 2], [1, 2], [1, 2, 3], [1, 2, 3]], 1, cache_tokens=100, block_tokens=2)
-    expected = {index: waves._expected[index] for wave in waves for index in wave}
-    assert sorted(expected.values()) == [0, 0, 2, 2]
+    batch = [[1, 2], [1, 2], [1, 2, 3], [1, 2, 3]]
+    for prompts in (batch, [np.array(prompt, np.int32).tobytes() for prompt in batch]):
+        waves = Waves(prompts, 1, cache_tokens=100, block_tokens=2)
+        expected = {index: waves._expected[index] for wave in waves for index in wave}
+        assert sorted(expected.values()) == [0, 0, 2, 2]
+
+
+def test_waves_keep_namespaces_apart() -> None:
+    waves = Waves([[1, 2, 3]] * 4, 1, cache_tokens=100, block_tokens=1, namespaces=["", "a", "b", "a"])
+    order = [index for wave in waves for index in wave]
+    assert [(index, waves._expected[index]) for index in order] == [(1, 0), (3, 2), (0, 0), (2, 0)]
 
 
 def test_waves_follow_the_engine() -> None:

@@ -198,7 +198,8 @@ def test_the_engine_sets_the_spacing() -> None:
     ("options", "named"),
     [
         ({"mode": "deep"}, "'deep'"), ({"engine": "tgi"}, "'tgi'"), ({"block_tokens": 0}, "0"),
-        ({"replicas": 0}, "0"), ({"cache_tokens": 15}, "15"),
+        ({"replicas": 0}, "0"), ({"cache_tokens": 15}, "15"), ({"pioneer_spacing": -1}, "-1"),
+        ({"namespaces": []}, "0 namespaces for 1"), ({"namespaces": ["", "a"], "mode": "paper"}, "2 names"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:

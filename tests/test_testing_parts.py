@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.queues import facts_of, naive_tree
 
 import peek.testing
+from peek import InvalidConfig
 from peek.testing import Arrival, History, Replay, Scene, Step, check_policy, strategies
 from peek.testing.scenes import show_history, show_scene, show_symbols
 from peek.testing.twins import prefixes
@@ -232,3 +233,9 @@ def test_examples_follow_the_settings_profile() -> None:
     few = len(calls)
     check_policy(Counting, examples=30)
     assert len(calls) - few > 4 * few
+
+
+def test_more_requests_than_come_in_time_are_refused() -> None:
+    strategies.scenes(0, 9)
+    with pytest.raises(InvalidConfig, match="max_size is 10, more than 9"):
+        strategies.queues(1, 10)

@@ -499,7 +499,17 @@ def test_sglangs_log(tmp_path: Path, capsys: Capsys, as_json: bool) -> None:
     assert [shared_blocks(rows[1], row) for row in rows] == [0, 3, 2, 0, 0]
     err = capsys.readouterr().err
     assert "80.0 % of 120 tokens were cached" in err
-    assert "1 answers to requests that are not in the log" in err
+    assert "answers to requests that are not in the log: 1" in err
+
+
+@pytest.mark.parametrize("odd", [None, "x", True, -1, [], 10**25])
+def test_an_odd_count_in_sglangs_log_is_as_good_as_none(tmp_path: Path, capsys: Capsys, odd: Any) -> None:
+    asked, ended = sglang_lines(True, "a", ["a"], input_ids=IDS[0], sampling_params={"max_new_tokens": odd})
+    end = json.loads(ended.partition("] ")[2])
+    end["out"]["meta_info"] = dict.fromkeys(("prompt_tokens", "completion_tokens", "cached_tokens"), odd)
+    (row,) = trace(tmp_path, f"{asked}\n{json.dumps(end)}\n")
+    assert (row["input_length"], row["output_length"]) == (40, 128)
+    assert "were cached" not in capsys.readouterr().err
 
 
 def test_a_log_that_has_cut_prompts_says_so() -> None:

@@ -87,13 +87,13 @@ def check_command(options: CheckOptions) -> None:
     cost = simulate.machine(options.card, options.cards, options.model)
     encode = load_tokenizer(options.tokenizer)
     found, told = _checked(options, cost, encode)
+    if options.html is not None:  # before the answer: one above an error looks like success
+        with write_whole([options.html]) as (stream,):
+            stream.write(in_utf8(page(told)))
     if options.as_json:
         print(json.dumps(rounded(told), indent=2))
     else:
         _print(found, cost, told)
-    if options.html is not None:
-        with write_whole([options.html]) as (stream,):
-            stream.write(in_utf8(page(told)))
 
 
 def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:
@@ -260,13 +260,13 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     counts = tracer.counts
     said = [*counts.doubts, reader.cut(), *reader.hints()]
     if reader.is_lengths:
-        said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
+        said.append(f"lengths without prompts, taken as sharing nothing: {counted(counts.alone, 'request')}")
     if counts.bare_times and counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
         rate = "that is more than a thousand requests a second"
         said.append(f"{rate}: is the unit of times right (--time-unit)?")
     if counts.ranked:
         said.append(
-            f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "
+            f"priorities, which the model does not heed, on {counted(counts.ranked, 'request')}; "
             "nor do engines without --scheduling-policy priority or --enable-priority-scheduling"
         )
     return list(dict.fromkeys(filter(None, said)))

@@ -260,11 +260,6 @@ def read_path(metavar: str, text: str, default: Any = MISSING, parser: Parser = 
     return as_field(typer.Argument(parser=parser, metavar=metavar, help=text), default)
 
 
-def written_path(metavar: str, text: str) -> Any:
-    """Declare an argument: a path to write to."""
-    return read_path(metavar, text, parser=parse_target)
-
-
 def value(text: str, default: Any, metavar: str = "NAME", parser: Parser = None, *flags: str) -> Any:
     """Declare an option with a value."""
     return as_field(typer.Option(*flags, parser=parser, metavar=metavar, help=text), default)
@@ -292,6 +287,7 @@ def as_field(told: Any, default: Any) -> Any:
     return field(default=default, metadata={"typer": told})
 
 
+written_path = partial(read_path, "OUT", parser=parse_target)
 json_switch = partial(switch, "--json", "Print one JSON object instead of the table.")
 tokenizer_path = partial(
     value, "Local tokenizer file; without one, four bytes of text count as a token.", None, "FILE"

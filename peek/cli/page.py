@@ -60,7 +60,7 @@ def page(found: Checked) -> str:
     drawn = "".join(f"<figure>{_bars(found, *panel)}</figure>" for panel in panels.items())
     answer = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found["sentence"]))
     unread = log["not_understood"]["lines"]
-    told = [*found["summary"], *[f"{unread:,} lines of no known format"] * bool(unread), *found["notes"]]
+    told = [*found["summary"], *[f"lines of no known format: {unread:,}"] * bool(unread), *found["notes"]]
     lines = "".join(f"<li>{escape(each)}</li>" for each in told)
     engine, draws = escape(found["engine"]), found["draws"]
     others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"

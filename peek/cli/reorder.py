@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -63,7 +64,7 @@ class Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class ReorderOptions(Ordering):
-    target: Path = cli.written_path("OUT", "Reordered file, its .order file beside it; -: stdout.")
+    target: Path = cli.written_path("Reordered file, its .order file beside it; -: stdout.")
     order: Path | None = cli.value(
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
@@ -240,15 +241,19 @@ class _InMemory:
         return index, self._kept[index].raw if self._kept else b""
 
     def explanation(self) -> list[str]:
-        groups, requests, tokens = self._found.groups, len(self._kept), int(self._shape.tokens.sum())
+        groups, tokens = self._found.groups, int(self._shape.tokens.sum())
+        requests = partial(reading.counted, noun="request")
         in_groups = sum(group.size for group in groups)
         guard, replicas = self._found.guard, self._options.replicas
-        together = f"{reading.counted(len(groups), 'group')} with {reading.counted(in_groups, 'request')}"
+        together = f"{reading.counted(len(groups), 'group')} with {requests(in_groups)}"
         kept = "left in the order it came in" if replicas == 1 else "one engine would take it as it came"
         return [
-            f"{reading.counted(requests, 'request')}, {reading.counted(tokens, 'token')}",
-            f"{together}; {requests - in_groups:,} share nothing",
-            *(f"  {group.size:,} requests share {group.depth:,} tokens" for group in groups[:5]),
+            f"{requests(len(self._kept))}, {reading.counted(tokens, 'token')}",
+            f"{together}; {len(self._kept) - in_groups:,} share nothing",
+            *(
+                f"  {requests(group.size)} share{'s' * (group.size == 1)} {group.depth:,} tokens"
+                for group in groups[:5]
+            ),
             "reordered" if guard is None else f"{kept}, guard: {guard}",
             f"expected cache hit with {self._options.cache_tokens:,} tokens:",
             *(f"  {name:<34} {100.0 * hit:5.1f} %" for name, hit in self._hits().items()),
@@ -332,7 +337,7 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
 @dataclass(frozen=True)
 class RestoreOptions:
     results: Path = cli.read_path("RESULTS", "Results of the reordered batch; -: stdin.")
-    target: Path = cli.written_path("OUT", "Where the ordered results go; -: stdout.")
+    target: Path = cli.written_path("Where the ordered results go; -: stdout.")
     order: Path = cli.value("The order file that `peek reorder` wrote.", MISSING, "PATH", cli.parse_source)
     by_position: bool = cli.switch(
         "--by-position", "Results without custom_id are in the order of the reordered batch."
@@ -386,7 +391,7 @@ def restore_command(options: RestoreOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Ordering):
-    target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
+    target: Path = cli.written_path("Where the results go, in IN's order; -: stdout.")
     command: list[str] = cli.read_path(
         "-- COMMAND ...", f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}.", parser=None
     )

@@ -30,7 +30,7 @@ from peek.simulation.answer import engine_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import CostModel
 from peek.simulation.engines import BLOCK_TOKENS, Job
-from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.fleet import MOST_REPLICAS, ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.simulate import CACHES, TARGETS, Target, simulate
 from peek.simulation.trace import at_rate, at_session_rate, read_mooncake, read_sessions
 from peek.simulation.workload import Workload, faster
@@ -76,12 +76,14 @@ class SimulateOptions(cli.OfContext):
     as_json: bool = cli.json_switch()
     plot: Path | None = cli.value("Write a figure: .png, .svg or .pdf.", None, "FILE")
     trace: Path | None = cli.value(
-        "A Mooncake trace (JSONL, .gz, .xz, .zst too) in place of a cell.", None, "FILE"
+        "A Mooncake trace (JSONL, .gz, .xz, .zst too) in place of a cell.", None, "FILE", cli.parse_source
     )
     trace_block: int | None = cli.count("Tokens per hash id if the trace does not say; else 512.")
     rate_scale: list[float] = cli.positive("Replay the trace this many times faster, repeatable.", [1.0])
     limit: int | None = cli.count("Take only the first rows, or sessions.")
-    sessions: Path | None = cli.value("Recorded sessions (.gz, .xz, .zst too), a closed loop.", None, "FILE")
+    sessions: Path | None = cli.value(
+        "Recorded sessions (.gz, .xz, .zst too), a closed loop.", None, "FILE", cli.parse_source
+    )
     session_rate: float = cli.positive("Sessions a second, if the file has no times.", 1.0)
     trace_file: Path | None = cli.value("Mooncake's conversation trace, for w4 and w4-shared.", None, "FILE")
     card: str | None = cli.value(
@@ -99,7 +101,8 @@ class SimulateOptions(cli.OfContext):
         "repeatable.", [], "S[,MS]", cli.parse_slo,
     )  # fmt: skip
     replicas: int | None = cli.count(
-        "Number of engines behind a router; the requests of a cell then come as many times faster."
+        "Number of engines behind a router; the requests of a cell then come as many times faster.",
+        most=MOST_REPLICAS,
     )
     router: list[str] = cli.value(
         f"Router, repeatable: {', '.join(ROUTERS)}.", ["round-robin", "prefix-hash", "peek"]
@@ -200,7 +203,9 @@ def _shapes(options: SimulateOptions) -> list[FleetShape]:
         raise typer.BadParameter("is for a single engine", param_hint="--per-request")
     if options.stale_s > 0.0 and options.cache != "blocks":
         raise typer.BadParameter(f"{options.stale_s} needs --cache blocks", param_hint="--stale-s")
-    with cli.as_usage_error("--router"):
+    for name in options.router:
+        cli.check_choice("--router", name, ROUTERS)
+    with cli.as_usage_error("--stale-s"):
         return [FleetShape(name, [1.0] * options.replicas, options.stale_s) for name in options.router]
 
 

@@ -44,7 +44,7 @@ unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in 
 @dataclass(frozen=True)
 class TraceOptions:
     source: Path = cli.read_path("IN", "Requests as JSONL, or an engine's log; .gz, .xz, .zst; -: stdin.")
-    target: Path = cli.written_path("OUT", "The trace: .jsonl, .gz, .xz, .zst; -: stdout.")
+    target: Path = cli.written_path("The trace: .jsonl, .gz, .xz, .zst; -: stdout.")
     form: str = cli.value(
         "jsonl: only rows of requests; log: only servers' logs; auto: by each line.",
         "auto", "NAME", None, "--format",

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from peek.errors import InvalidConfig
 from peek.offline.shape import Ints
 from peek.trie.keys import pack
 
@@ -36,7 +37,10 @@ _MOST: Final = 2**32 - 1  # counts are subtracted from it, so that the largest s
 
 
 def block_keys(prompt: Any, block_tokens: int = BLOCK_TOKENS, namespace: str = "") -> list[int]:
-    """Return the keys of a prompt's whole blocks.  `InvalidKey` as `pack`; 30 ns a token, 20 us a call."""
+    """Return the keys of a prompt's whole blocks.  30 ns a token, 20 us a call.
+
+    `InvalidKey` as `pack`; `InvalidConfig` for `block_tokens` below 1.
+    """
     tokens = np.frombuffer(pack(prompt), np.int32)
     keys, _, _ = batch_keys(tokens, np.array([len(tokens)]), block_tokens, [namespace])
     found: list[int] = keys.tolist()
@@ -55,6 +59,8 @@ def batch_keys(
     place where the keys of each prompt start, and the end of the last prompt's keys; and for each key the
     number of its block in the prompt, from 1.  Cost: about 6 ns and 20 bytes per token.
     """
+    if block_tokens < 1:
+        raise InvalidConfig(f"block_tokens is {block_tokens}, less than 1")
     begins = np.cumsum(lengths) - lengths
     position = np.arange(len(tokens)) - np.repeat(begins, lengths)
     longest = max(int(lengths.max(initial=0)), _FIRST_MULTIPLIERS)

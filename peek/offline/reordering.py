@@ -122,15 +122,16 @@ def reorder(
         replicas: number of engines to divide the order over, by uncached tokens; see `Reordering.shares`.
 
     Raises `InvalidKey` for a prompt that is no token sequence, and `InvalidConfig` for an unknown mode or
-    engine, a size or number below 1, or a cache of less than one block.
+    engine, a size or number below 1, a spacing below 0, a cache of less than one block, or namespaces that
+    are not as many as prompts.
 
     Cost: one pass over the tokens (about 3 ns each from lists), two in mode "paper", and O(n log n) array
     operations.
     """
-    _check(mode, cache_tokens, block_tokens, replicas)
     kind = engine_named(engine)
     if pioneer_spacing is not None:
         kind = kind._replace(spacing=pioneer_spacing)
+    _check(mode, cache_tokens, block_tokens, replicas, kind.spacing)
     cache = cache_tokens if simulate else 0
     if mode == "full":
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
@@ -174,12 +175,13 @@ def arrange(
     return result
 
 
-def _check(mode: str, cache_tokens: int, block_tokens: int, replicas: int) -> None:
+def _check(mode: str, cache_tokens: int, block_tokens: int, replicas: int, spacing: int) -> None:
     if mode not in MODES:
         raise InvalidConfig(f"mode {mode!r} is unknown; valid: {', '.join(MODES)}")
-    for name, number in (("replicas", replicas), ("block_tokens", block_tokens)):
-        if number < 1:
-            raise InvalidConfig(f"{name} is {number}, less than 1")
+    numbers = (("replicas", replicas, 1), ("block_tokens", block_tokens, 1), ("pioneer_spacing", spacing, 0))
+    for name, number, least in numbers:
+        if number < least:
+            raise InvalidConfig(f"{name} is {number}, less than {least}")
     if cache_tokens < block_tokens:
         raise InvalidConfig(f"cache_tokens is {cache_tokens}, less than one block of {block_tokens}")
 

@@ -7,13 +7,15 @@ orders the siblings, a running sum counts the prompts before each, and pointer d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from peek.errors import InvalidConfig
 from peek.offline.batch_trie import ROOT, BatchTrie
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -37,18 +39,20 @@ class BatchShape:
 
 
 def shape_of(
-    prompts: Iterable[object], max_tokens: int = 0, namespaces: Iterable[str] | None = None
+    prompts: Sequence[Any], max_tokens: int = 0, namespaces: Sequence[str] | None = None
 ) -> BatchShape:
-    """Make the trie of a batch from `max_tokens` tokens of each prompt (0: all); `InvalidKey` as `pack`."""
+    """Make the trie of a batch from `max_tokens` tokens of each prompt (0: all).
+
+    `InvalidKey` as `pack`; `InvalidConfig` if there are not as many namespaces as prompts.
+    """
+    if namespaces is not None and len(namespaces) != len(prompts):
+        raise InvalidConfig(f"{len(namespaces)} namespaces for {len(prompts)} prompts")
     trie = BatchTrie(max_tokens)
+    rows: Iterable[Any] = prompts
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2 and prompts.dtype == np.int32:
-        prompts = (row.tobytes() for row in prompts)  # ten times as fast as a buffer object for each row
-    if namespaces is None:
-        for prompt in prompts:
-            trie.add(prompt)
-    else:
-        for prompt, namespace in zip(prompts, namespaces, strict=True):
-            trie.add(prompt, namespace)
+        rows = (row.tobytes() for row in prompts)  # ten times as fast as a buffer object for each row
+    for prompt, namespace in zip(rows, repeat("") if namespaces is None else namespaces, strict=False):
+        trie.add(prompt, namespace)
     return finished(trie)
 
 

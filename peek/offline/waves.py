@@ -68,6 +68,7 @@ class Waves:
         plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"], min_gain=0.0)
         self.guard = plan.guard
         self._order = plan.order
+        self._tokens: list[int] = shape.tokens.tolist()
         self._leaf: list[int] = shape.leaf.tolist()
         self._parent: list[int] = shape.parent.tolist()
         self._depth: list[int] = shape.depth.tolist()
@@ -108,9 +109,8 @@ class Waves:
         counts = self._take(members, keys)
         order = members if self.guard is not None else self._refine(members, keys, counts)
         for index in order:
-            limit = max(0, len(self._prompts[index]) - 1)
-            hits = self.cache.admit(keys[index]) * self.cache.block_tokens
-            self._expected[index] = min(hits, limit // self.cache.block_tokens * self.cache.block_tokens)
+            most = (self._tokens[index] - 1) // self.cache.block_tokens  # the last token is computed
+            self._expected[index] = min(self.cache.admit(keys[index]), most) * self.cache.block_tokens
         return order
 
     def _take(self, members: list[int], keys: dict[int, list[int]]) -> dict[int, int]:

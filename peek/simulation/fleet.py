@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, WorkloadError
@@ -27,6 +27,8 @@ from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_engine
 from peek.simulation.workload import CIRCLE, Progress, SimRequest, Workload, followers
 from peek.trie.keys import pack
+
+MOST_REPLICAS: Final = 16_384
 
 Answer = TypeVar("Answer")
 
@@ -257,7 +259,7 @@ class FleetShape:
 
     def __post_init__(self) -> None:
         require_one_of("router", self.router, ROUTERS)
-        require_within("replicas", len(self.speeds), 1, 16_384)
+        require_within("replicas", len(self.speeds), 1, MOST_REPLICAS)
         require_within("stale_s", self.stale_s, 0.0, 3600.0)
         for speed in self.speeds:
             require_within("speed", speed, 0.01, 100.0)

@@ -9,7 +9,7 @@ Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`, the sec
 answer before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and
 `hash_ids`.
 
-A fault of a row raises a `WorkloadError` that names file, line and value.
+The path `-` is standard input.  A fault of a row raises a `WorkloadError` that names file, line and value.
 """
 
 from __future__ import annotations
@@ -246,7 +246,8 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
     packing = ""
     empty = True
     try:
-        with open(path, "rb") as raw:
+        is_stream = str(path) == "-"
+        with open(0 if is_stream else path, "rb", closefd=not is_stream) as raw:
             packing, stream = unpacked(raw, Path(path))
             with io.TextIOWrapper(stream, encoding="utf-8-sig") as text:
                 for number, line in enumerate(text, start=1):

@@ -4,7 +4,8 @@ Prompts are joined from a few pieces.  So they share prefixes at several depths,
 or share nothing.  Some stand in another namespace, some have tokens that fill no whole page.  The lengths lie
 around the thresholds of policies: 32 tokens of a head, 32 cached tokens.
 
-Every public function returns a strategy; hypothesis is imported when one is called.
+Every public function returns a strategy; hypothesis is imported when one is called.  `InvalidConfig` for
+queues of more than nine requests, which would not all have come by `NOW`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from peek.errors import InvalidConfig
 from peek.testing.hypotheses import st
 from peek.testing.scenes import NOW, Arrival, History, Scene, Step
 from peek.testing.twins import Place
@@ -87,7 +89,8 @@ def _rows(
 ) -> SearchStrategy[list[tuple[_Draft, int, int]]]:
     """For each request: its prompt, and the seconds and tokens of work until the next one comes."""
     drafts = _drafts(one_namespace)
-    assert max_size * max(_GAPS) < NOW, f"at most {int(NOW) // max(_GAPS)} requests"
+    if max_size * max(_GAPS) >= NOW:
+        raise InvalidConfig(f"max_size is {max_size}, more than {int(NOW) // max(_GAPS)}")
     row = st.tuples(drafts, st.sampled_from(_GAPS), st.sampled_from([0, 10, 100]))
     return st.lists(row, min_size=min_size, max_size=max_size)
 

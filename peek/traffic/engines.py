@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from peek.errors import WorkloadError
 from peek.offline.formats import request_of
 from peek.traffic.events import Arrival, Ending, Event
+from peek.traffic.rows import ending, tokens_of
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner
 
@@ -220,7 +221,7 @@ class VllmLog(Format):
         adapter = _LORA_NAME.search(lora)
         namespace = literal_eval(adapter[1]) if adapter else arrival.namespace
         self.requests += 1
-        yield arrival._replace(most_tokens=int(allowed[1]) if allowed else 0, namespace=namespace)
+        yield arrival._replace(most_tokens=tokens_of(allowed and allowed[1]), namespace=namespace)
 
     def rest(self) -> Iterable[Event]:
         bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
@@ -288,9 +289,7 @@ class SglangLog(Format):
         self._cut_prompts = 0
 
     def cut(self) -> str:
-        said = (
-            f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out: --log-requests-level 3"
-        )
+        said = f"prompts that SGLang's log has cut, left out: {self._cut_prompts:,} (--log-requests-level 3)"
         return said * bool(self._cut_prompts)
 
     def events(self, line: Inner) -> Iterable[Event] | None:
@@ -324,8 +323,8 @@ class SglangLog(Format):
         name, at = _literal(line, "rid", head.end() - 1)
         if head[1] == "Finish":
             meta = line[line.rfind("'meta_info': {") :]
-            counts = [re.search(rf"'{each}': (\d+)[,}}]", meta) for each in _COUNTS]
-            yield Ending(_one(name), *(int(count[1]) for count in counts if count))
+            counts = (re.search(rf"'{each}': (\d+)[,}}]", meta) for each in _COUNTS)
+            yield ending(_one(name), *(int(count[1]) if count else None for count in counts))
             return
         try:
             prompt, at = _literal(line, "text", at)
@@ -336,14 +335,14 @@ class SglangLog(Format):
             raise
         namespace = "/".join(_literal(line, each, at)[0] or "" for each in _NAMESPACES)
         allowed, ranked = _MAX_NEW_TOKENS.search(line, at), _PRIORITY.search(line, at)
-        sampling = {"max_new_tokens": int(allowed[1])} if allowed else {}
+        sampling = {"max_new_tokens": allowed[1]} if allowed else {}
         yield from self._arrivals(name, at_s, prompt, sampling, namespace, int(ranked[1]) if ranked else 0)
 
     def _row(self, row: dict[str, Any]) -> Iterator[Event]:
         self.facts.engine = "sglang"
         if row["event"] == "request.finished":
             meta = row["out"]["meta_info"]
-            yield Ending(_one(row["rid"]), *(meta[name] for name in _COUNTS))
+            yield ending(_one(row["rid"]), *(meta[name] for name in _COUNTS))
         elif row["event"] == "request.received":
             asked = row["obj"]
             namespace = "/".join(asked.get(name) or "" for name in _NAMESPACES)
@@ -368,7 +367,7 @@ class SglangLog(Format):
             raise WorkloadError(CUT)
         self.requests += len(names)
         for each, asked, limits in zip(names, prompts, samplings, strict=False):
-            allowed = limits.get("max_new_tokens") or 0
+            allowed = tokens_of(limits.get("max_new_tokens"))
             yield Arrival(str(each), at_s, asked, namespace, most_tokens=allowed, priority=priority)
 
 

@@ -81,7 +81,7 @@ class _Csv(Format):
         if self._columns:
             return self._cells(line)
         try:
-            return self._header(next(csv.reader([line.text])))
+            return self._header(_split(line.text))
         except csv.Error:  # no CSV: carriage returns in the line, as a progress bar writes them
             return None
 
@@ -97,7 +97,7 @@ class _Csv(Format):
         return ()
 
     def _cells(self, line: Inner) -> Iterator[Event]:
-        cells = next(csv.reader([line.text], strict=True))
+        cells = _split(line.text, strict=True)
         if line.is_last:
             raise WorkloadError("the last line has no end, so its last number may be cut")
         if len(cells) != len(self._columns):
@@ -127,6 +127,15 @@ class _Csv(Format):
         found = Measured(name, seconds(at, unit), _bounded(int(prompt)), _bounded(int(answer)))
         self.requests += 1
         return found
+
+
+def _split(text: str, strict: bool = False) -> list[str]:
+    """Return the cells of a record of CSV, however long: Python's limit is shorter than many a prompt."""
+    limit = csv.field_size_limit(len(text))
+    try:
+        return next(csv.reader([text], strict=strict))
+    finally:
+        csv.field_size_limit(limit)
 
 
 class _Trace(Format):
@@ -311,21 +320,20 @@ class Reader:
         self._leave(line, number)
 
     def _leave(self, line: Inner, number: int) -> None:
-        """Count a line that no format knows; `WorkloadError` if it looks like JSON, except in a log."""
+        """Count a line that no format knows; one that looks like JSON is broken, except in a log."""
         text = line.text
+        if self._kind != "log":
+            if line.row is not None:
+                list(self.rows.events(line.row, line.name))
+            if _JSON.match(text):
+                try:
+                    self.loads(text)
+                except (ValueError, RecursionError) as error:
+                    raise WorkloadError(f"not valid JSON: {json_fault(error)}") from None
+                raise WorkloadError("a JSON list, not an object")
         self.unknown += 1
         if self.unknown == 1:
             self.example, self.where = excerpt(text or repr(line.row)), number
-        if self._kind == "log":
-            return
-        if line.row is not None:
-            list(self.rows.events(line.row, line.name))
-        if _JSON.match(text):
-            try:
-                self.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise WorkloadError(f"not valid JSON: {json_fault(error)}") from None
-            raise WorkloadError("a JSON list, not an object")
 
 
 def _has_prompt(row: dict[str, Any]) -> bool:

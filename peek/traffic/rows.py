@@ -96,8 +96,7 @@ class RequestRows:
         if _ANTHROPIC_CACHED in usage:  # beside `input_tokens`, not among them
             cached = tokens_of(usage[_ANTHROPIC_CACHED])
             prompt_tokens += cached + tokens_of(usage.get("cache_creation_input_tokens"))
-        known = type(cached) is int and 0 <= cached <= prompt_tokens
-        return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
+        return ending(name, self._output(row, usage), prompt_tokens, cached)
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
         if self.time:
@@ -141,6 +140,13 @@ def tokens_of(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST:
         return 0
     return int(value) if value == int(value) else 0
+
+
+def ending(name: str, output: object, prompt: object, cached: object) -> Ending:
+    """Make an ending of counts as a log has them; without those that cannot be."""
+    prompt_tokens = tokens_of(prompt)
+    known = type(cached) is int and 0 <= cached <= prompt_tokens
+    return Ending(name, tokens_of(output), *((prompt_tokens, cached) if known else ()))
 
 
 def _parsed(value: object) -> Any:

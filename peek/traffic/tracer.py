@@ -76,7 +76,7 @@ class Counts:
     def doubts(self) -> list[str]:
         """Messages on what is in doubt: the unit of times, and requests or answers that are left out."""
         untimed = f"requests without a time, left out: {self.untimed:,}" * bool(self.untimed)
-        foreign = f"{self.started_before:,} answers to requests that are not in the log"
+        foreign = f"answers to requests that are not in the log: {self.started_before:,}"
         return list(filter(None, (self.doubt, untimed, foreign * bool(self.started_before))))
 
 
