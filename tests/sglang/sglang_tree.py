@@ -103,7 +103,11 @@ def _common(a: list[int], b: list[int]) -> int:
 def snapshot(world: World) -> dict[str, Any]:
     """All that the cache and the allocator hold, in a form that compares."""
     free = {name: _plain(getattr(world.allocator, name, None)) for name in FREE}
-    sizes = (int(world.tree.evictable_size()), int(world.tree.protected_size()))
+    tree = world.tree  # caches of hybrid models before 0.5.23 have a size for each kind of KV
+    sizes = [
+        int((getattr(tree, f"full_{name}", None) or getattr(tree, name))())
+        for name in ("evictable_size", "protected_size")
+    ]
     inside = _python_tree(world) if shows_nodes(world) else _rust_tree(world)
     return {"free": free, "sizes": sizes, "rows": _plain(world.pool.free_slots), **inside}
 
