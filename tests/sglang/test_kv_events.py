@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from sglang.srt.disaggregation.kv_events import EventPublisherFactory, KVEventBatch
-from sglang_lab import CORES, SALTED, make_request
+from sglang_lab import CORES, HAS_CORES, SALTED, make_request
 from sglang_plays import INTERLEAVED, perform, plays
 from sglang_server import serving
 from sglang_tree import match_len
@@ -58,7 +58,7 @@ def test_the_view_is_the_cache(core: str | None, overlap: bool) -> None:
     assert min(seen["cached"], seen["cold"]) > 50
 
 
-PAGE, SLOTS = 4, 1000
+PAGE, SLOTS = 4 if HAS_CORES else 1, 1000  # before 0.5.23 a kernel for GPUs finds room for larger pages
 
 
 @pytest.mark.slow
