@@ -210,11 +210,12 @@ class FleetPlanner:
     def check(self) -> None:
         """Verify the bookkeeping; `AssertionError` names the mismatch.  O(requests + replicas)."""
         tickets = self._tickets
-        waiting = 0
+        homeless = 0
         for ticket in tickets.values():
             if ticket.replica is None:
                 assert not ticket.sent and ticket.key, "a request is nowhere"
-                waiting += 1
+                homeless += 1
+        waiting = homeless
         under_way = 0
         for replica in self._replicas.values():
             replica.check(tickets)
@@ -222,6 +223,7 @@ class FleetPlanner:
             under_way += len(replica.under_way)
         for request_id, name in self._sent.items():
             assert self._find_sent(request_id, name) is not None, "unreported and not sent"
+        assert self._placement.unplaced == homeless, "a request without a home waits for none"
         assert self._waiting == waiting, "waiting requests"
         assert len(tickets) == waiting + under_way, "a request is lost"
 

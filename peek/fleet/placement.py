@@ -310,6 +310,11 @@ class Placement:
         self._sessions.clear()
         self._beginnings.clear()
 
+    @property
+    def unplaced(self) -> int:
+        """Number of requests that wait for a home."""
+        return len(self._unplaced)
+
     def wait(self, ticket: Ticket) -> None:
         """Note a request that waits, without a home until `settle`.  O(1)."""
         ticket.replica = None
