@@ -239,13 +239,14 @@ def make_request(
 
 
 def fake_output(scheduler: Any, scheduled: Any) -> Any:
-    """A worker's answer: one token for each request whose prefill is complete with this step."""
+    """A worker's answer: one token for each request whose prefill is complete; it accepts no draft."""
     names = list(scheduled.num_scheduled_tokens)
     tokens: list[list[int]] = []
     for name in names:
         request = scheduler.requests[name]
         done = not request.is_prefill_chunk
-        tokens.append([token_at(name, request.num_computed_tokens)] if done else [])
+        drafts = len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
+        tokens.append([token_at(name, request.num_computed_tokens - drafts)] if done else [])
     return ModelRunnerOutput(
         req_ids=names,
         req_id_to_index={name: i for i, name in enumerate(names)},
