@@ -26,6 +26,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from peek.errors import a_kind
 from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
 from peek.request import PendingRequest
 from peek.testing.hypotheses import for_all, need_hypothesis, st
@@ -281,7 +282,7 @@ class _Subject:
 
     def _permutation(self, hook: str, answer: object, queue: list[PendingRequest]) -> list[PendingRequest]:
         if not isinstance(answer, list):
-            raise self.fail(f"{hook} returned a {type(answer).__name__}, not a list of requests")
+            raise self.fail(f"{hook} returned {a_kind(answer)}, not a list of requests")
         if answer is queue:
             raise self.fail("order returned the very list it was given; return a new one")
         ours = {id(request) for request in queue}

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from peek.adapters.sglang.requests import Translator
 from peek.adapters.sglang.views import CoreView, NodeView
+from peek.errors import a_kind
 
 logger = logging.getLogger("peek")
 
@@ -53,7 +54,7 @@ def why_not_understood(cache: Any) -> str | None:
         return f"the model has a kind of KV cache that is not understood: {unknown}"
     for part in parts.values():
         if not type(part).__module__.startswith("sglang.srt.mem_cache.unified_cache.components"):
-            return f"a kind of KV cache is a {type(part).__name__}, which is not understood"
+            return f"a kind of KV cache is {a_kind(part)}, which is not understood"
     if hybrid_of(cache) is None:
         return None
     if not shows_nodes(cache):
