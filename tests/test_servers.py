@@ -274,6 +274,32 @@ def test_a_server_that_ends_is_named_with_its_log(tmp_path: Path) -> None:
     started.close()
 
 
+REFUSING = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+left = 3
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        global left
+        left -= self.path == "/metrics"
+        self.send_response(500 if self.path == "/metrics" and left >= 0 else 200)
+        self.end_headers()
+        self.wfile.write(b"a_total 2.0\\n")
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_metrics_are_asked_for_again_while_the_server_cannot_read_its_own_files(tmp_path: Path) -> None:
+    port = free_port()
+    started = Server([sys.executable, "-c", REFUSING, str(port)], tmp_path, {}, port, "/reset")
+    try:
+        started.wait()
+        assert started.metrics("a_total") == [2.0]
+        assert (tmp_path / "server.log").read_text().count('"GET /metrics HTTP/1.1" 500') == 3
+    finally:
+        started.close()
+
+
 def test_a_port_is_none_that_the_kernel_gives_out() -> None:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = {free_port() for _ in range(50)}

@@ -94,20 +94,25 @@ class Server:
                 return
         raise Failed(f"{self._log}: the server does not answer:\n{self._log.read_text()[-2000:]}")
 
-    def empty(self) -> None:
-        """Empty the cache; the server refuses this during a batch, and for a moment after its answers."""
+    def _ask_again(self, path: str, post: bool, failing: str) -> str:
+        """Return the answer once it is none of HTTP's errors; `Failed` if that is so for ten seconds."""
         for _ in range(100):
             try:
-                self._ask(self._reset, post=True)
+                return self._ask(path, post)
             except HTTPError:
                 time.sleep(0.1)
-            else:
-                return
-        raise Failed(f"{self._log}: the server is never idle")
+        raise Failed(f"{self._log}: {failing}")
+
+    def empty(self) -> None:
+        """Empty the cache; the server refuses this during a batch, and for a moment after its answers."""
+        self._ask_again(self._reset, True, "the server is never idle")
 
     def page(self) -> str:
-        """Return its metrics as the text that Prometheus reads."""
-        return self._ask("/metrics")
+        """Return its metrics as the text that Prometheus reads.
+
+        SGLang serves the files of its processes by `prometheus_client`, which fails while one is being made.
+        """
+        return self._ask_again("/metrics", False, "the server shows no metrics")
 
     def metrics(self, *names: str) -> list[float]:
         """Return the value of each of these counters; 0 if there is none."""

@@ -64,9 +64,17 @@ class Server:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
 
+    def page(self) -> str:
+        """The metrics; asked again if a process of the engine is just making the file that is read."""
+        for _ in range(100):
+            with suppress(HTTPError):
+                return self.get("/metrics")
+            time.sleep(0.1)
+        return self.get("/metrics")
+
     def series(self, prefix: str = "peek_") -> dict[str, float]:
         """Those whose names begin so, by name and labels as they stand there."""
-        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(prefix)]
+        lines = [line for line in self.page().splitlines() if line.startswith(prefix)]
         return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
     def metric(self, name: str) -> float:
