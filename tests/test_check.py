@@ -555,7 +555,7 @@ def test_lengths_of_answers_may_be_text_or_floats(tell: Any, tmp_path: Path, cap
 def test_a_field_of_answers_that_no_request_has_is_an_error(tmp_path: Path, capsys: Capsys) -> None:
     path = written(tmp_path / "log.jsonl", [asked(number) for number in range(3)])
     assert main(["check", str(path), "--output-field", "completion_tokns"]) == 1
-    assert "no request has 'completion_tokns' (--output-field)" in capsys.readouterr().err
+    assert f"{path}: no request has 'completion_tokns' (--output-field)" in capsys.readouterr().err
 
 
 def test_what_makes_an_answer_doubtful_is_said(tmp_path: Path, capsys: Capsys) -> None:

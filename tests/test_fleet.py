@@ -744,6 +744,22 @@ def test_a_session_begins_where_its_later_turns_wait_least(later: int) -> None:
         assert home == ("a" if known > turns * usual else "b")
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_turn_pays_for_no_home_that_leaves(leaves: bool) -> None:
+    """`b` has the turn's whole prompt but for the end, `c` nothing and less to do."""
+    fleet = fleet_of("a")
+    assert fleet.place(turn("1", "s", [1] * 1000)) == "a"
+    fleet.join("b", cache_tokens=100_000)
+    fleet.join("c", cache_tokens=100_000)
+    fleet.other_load("b", 1, 1000)
+    if leaves:
+        fleet.leave("a")
+    else:
+        fleet.pause("a")
+    fleet.other_prompt(PendingRequest("2", [1] * 800, 0.0), "b")
+    assert fleet.place(turn("3", "s", [1] * 1000)) == ("c" if leaves else "b")
+
+
 def test_when_all_caches_are_empty_no_session_has_a_home() -> None:
     fleet = fleet_of("a", "b")
     home = fleet.add(turn("1", "s", [1] * 1000))

@@ -189,6 +189,17 @@ def test_a_preempted_request_stands_by_its_old_arrival_time() -> None:
     assert engine.waiting == ["r0", "r1", "r2"]
 
 
+def test_a_queue_that_names_a_request_twice_is_refused_each_time() -> None:
+    engine, planner = FakeEngine(), Planner()
+    engine.arrive((1, 2))
+    engine.waiting.append("r0")
+    for _ in range(3):
+        with pytest.raises(DuplicateRequest, match=r"twice|already waiting"):
+            planner.cycle(engine, CACHE, NOW)
+    engine.waiting.pop()
+    assert planner.cycle(engine, CACHE, NOW) == ["r0"]
+
+
 def test_the_direct_calls_and_cycle_go_together() -> None:
     engine, planner = FakeEngine(), Planner()
     engine.arrive((1, 2))

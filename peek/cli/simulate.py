@@ -76,13 +76,13 @@ class SimulateOptions(cli.OfContext):
     as_json: bool = cli.json_switch()
     plot: Path | None = cli.value("Write a figure: .png, .svg or .pdf.", None, "FILE")
     trace: Path | None = cli.value(
-        "A Mooncake trace (JSONL, .gz, .xz, .zst too) in place of a cell.", None, "FILE", cli.parse_source
+        "A Mooncake trace (JSONL, .gz, .xz, .zst; -: stdin), not a cell.", None, "FILE", cli.parse_source
     )
     trace_block: int | None = cli.count("Tokens per hash id if the trace does not say; else 512.")
     rate_scale: list[float] = cli.positive("Replay the trace this many times faster, repeatable.", [1.0])
     limit: int | None = cli.count("Take only the first rows, or sessions.")
     sessions: Path | None = cli.value(
-        "Recorded sessions (.gz, .xz, .zst too), a closed loop.", None, "FILE", cli.parse_source
+        "Recorded sessions (.gz, .xz, .zst; -: stdin), a closed loop.", None, "FILE", cli.parse_source
     )
     session_rate: float = cli.positive("Sessions a second, if the file has no times.", 1.0)
     trace_file: Path | None = cli.value("Mooncake's conversation trace, for w4 and w4-shared.", None, "FILE")

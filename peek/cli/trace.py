@@ -114,15 +114,19 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
         with faults[-1].leaving_out(0):
             tracer.take(event)
     if reader.rows.output and tracer.counts.requests and not tracer.counts.answered:
-        raise WorkloadError(f"no request has {excerpt_of(reader.rows.output)} (--output-field)")
+        field = f"{excerpt_of(reader.rows.output)} (--output-field)"
+        raise WorkloadError(f"{_shown(sources)}: no request has {field}")
     return faults
+
+
+def _shown(sources: Sequence[Path]) -> str:
+    return ", ".join(map(str, sources))
 
 
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
     """Return the error for logs without a request, with advice."""
-    shown = ", ".join(map(str, sources))
     said = [*reader.hints(), *unread(reader.not_understood())]
-    return WorkloadError("; ".join([f"{shown}: holds no request that is understood", *said]))
+    return WorkloadError("; ".join([f"{_shown(sources)}: holds no request that is understood", *said]))
 
 
 def unread(left: Mapping[str, Any]) -> list[str]:

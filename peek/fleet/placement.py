@@ -216,8 +216,8 @@ class Placement:
 
         A paused replica is no home unless all are, a leaving one never.  Asks R views, or at most `ASKED`.
         """
-        home = self._sessions.get((ticket.request.namespace, ticket.request.session), _NEW)[0]
-        moves_from = home if home in self._replicas else ""
+        home = self._replicas.get(self._sessions.get(session_of(ticket.request), _NEW)[0])
+        moves_from = "" if home is None or home.leaving else home.name
         turns = self._continued / self._begun if ticket.request.session and self._begun > 0.0 else 0.0
         asked = [each for each in self._candidates(ticket, moves_from) if not each.leaving]
         works: list[i64] = [each.added_tokens(ticket.request, ticket.key) for each in asked]
@@ -290,7 +290,7 @@ class Placement:
             self._beginnings.note(numbers, replica.name)
         moved = False
         if request.session:
-            session = (request.namespace, request.session)
+            session = session_of(request)
             home, turns = self._sessions.pop(session, _NEW)
             moved = turns > 0 and home != replica.name
             if turns == 0:
@@ -341,6 +341,11 @@ class Placement:
         else:
             self.loads.touch(ticket.replica)
             ticket.replica.release(ticket)
+
+
+def session_of(request: PendingRequest) -> tuple[str, str]:
+    """Return what tells a request's session from all others."""
+    return request.namespace, request.session
 
 
 def rarity_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
