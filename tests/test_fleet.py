@@ -32,7 +32,7 @@ from peek import (
     UnknownRequest,
 )
 from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus
-from peek.fleet.placement import MOST_TURNS, Beginnings, by_backlog, cost, longest_first
+from peek.fleet.placement import MOST_TURNS, Beginnings, by_backlog, cost, longest_first, waste_of
 from peek.fleet.replicas import Ticket
 from peek.fleet.stealing import Raid, budget
 from peek.policy.default.policy import PeekPolicy
@@ -104,23 +104,24 @@ class FleetMachine(RuleBasedStateMachine):
         beside = [self.keys[other] for other in self.waits_at(name) if other != request]
         return self.replicas[name].cold_tokens(self.keys[request], beside, UNIT)
 
-    def weight(self, load: ReplicaStatus, rarity: float = 0.0) -> float:
+    def weight(self, load: ReplicaStatus, waste: float = 0.0) -> float:
         decoding = load.under_way - load.queued
         queued = load.waiting + load.queued + self.replicas[load.name].others[0]
-        room = rarity if self.replicas[load.name].full else 0.0
-        return min(self.config.stickiness, 1.0 + room + queued + 0.3 * decoding)
+        lost = 2.0 * waste if self.replicas[load.name].full else waste
+        return min(self.config.stickiness, 1.0 + queued + 0.3 * decoding) + lost
 
-    def rarity(self, request: str, asked: list[str]) -> float:
-        """1 / n, if n prompts began like this one where it adds least; among equals where it joined first."""
-        holder = min(asked, key=lambda name: self.added_tokens(request, name))
-        return 1.0 / (self.replicas[holder].askers(self.keys[request]) or inf)
+    def waste(self, request: str, asked: list[str]) -> float:
+        """Of what began otherwise where it adds least; among equals where it joined first."""
+        holder = self.replicas[min(asked, key=lambda name: self.added_tokens(request, name))]
+        prompts = len(holder.coming) + len(holder.computed)
+        return (1.0 - holder.askers(self.keys[request]) / prompts) ** 2 if prompts else 1.0
 
     def is_full(self, load: ReplicaStatus) -> bool:
         queued = min(1, load.queued) if self.replicas[load.name].tells else load.queued
         queued += self.replicas[load.name].others[0]
         return 0 < self.config.seats <= load.under_way - load.queued + queued
 
-    def cost(self, request: str, load: ReplicaStatus, rarity: float) -> float:
+    def cost(self, request: str, load: ReplicaStatus, waste: float) -> float:
         """What all wait longer in tokens, if a request goes to a replica with this load before it."""
         replica = self.replicas[load.name]
         seat = 0.0
@@ -131,7 +132,7 @@ class FleetMachine(RuleBasedStateMachine):
                 answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
             queued = others + (load.queued if replica.tells else load.under_way - self.config.seats)
             seat = 150.0 * answers * (queued + load.waiting + 1) / self.config.seats
-        work = self.weight(load, rarity) * self.added_tokens(request, load.name)
+        work = self.weight(load, waste) * self.added_tokens(request, load.name)
         return load.backlog + (seat + work) / replica.speed
 
     def assert_cheapest(self, request: str, home: str, loads: dict[str, ReplicaStatus]) -> None:
@@ -139,8 +140,8 @@ class FleetMachine(RuleBasedStateMachine):
         staying = {name: replica for name, replica in self.replicas.items() if not replica.leaving}
         accepting = [name for name, replica in staying.items() if replica.accepting]
         asked = accepting if accepting and self.config.asked_whole == 0 else list(staying)
-        rarity = self.rarity(request, asked)
-        costs = {name: self.cost(request, loads[name], rarity) for name in accepting or staying}
+        waste = self.waste(request, asked)
+        costs = {name: self.cost(request, loads[name], waste) for name in accepting or staying}
         spare = [
             name for name in accepting
             if not loads[name].queued + loads[name].waiting + self.replicas[name].others[0]
@@ -659,25 +660,29 @@ def test_users_of_one_long_system_prompt_spread_over_idle_replicas() -> None:
     assert all(20 <= status.under_way <= 30 for status in fleet.status())
 
 
-@pytest.mark.parametrize("askers", [0, 1, 2, 5])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("others", [0, 1, 6])
 @pytest.mark.parametrize("told", [False, True])
-def test_the_fewer_have_asked_for_a_prefix_the_longer_one_waits_where_it_is(askers: int, told: bool) -> None:
-    """Unless the other cache has room: without askers here that one is not full."""
-    dear = 1000 * (1 + 1 / askers if askers else 1)  # of a second copy
-    for wait in (int(dear) - 2, int(dear) + 2):
+def test_the_more_prompts_begin_otherwise_the_longer_one_waits_where_it_is(
+    full: bool, others: int, told: bool
+) -> None:
+    """Twice as long where a second copy takes the room of something else."""
+    dear = 1000 + 1000 * (1 + full) * (others / (3 + others)) ** 2  # of a second copy
+    for wait in (int(dear) - 4, int(dear) + 4):
         fleet = FleetPlanner()
         for name, held in (("a", [("", [7] * 1000)]), ("b", [])):
             fleet.join(name, cache_tokens=2000, view=NaiveCacheOf(held, 1) if told else None)
-        for number in range(max(1, askers)):
-            fleet.place(ask(f"r{number}", [7] * 1000 + [number]), at="a")
-            fleet.finished(f"r{number}", "a")
-        for number in range(3 if askers else 1):
-            fleet.place(ask(f"elsewhere {number}", [9 + number] * 900), at="b")
-            fleet.finished(f"elsewhere {number}", "b")
-        fleet.place(ask("other", [8]), wait - 1, at="a")
+        theirs = [[7] * 1000 + [number] for number in range(2)] + [[50 + number] for number in range(others)]
+        for name, prompts in (
+            ("a", theirs),
+            ("b", [[20 + number] * 900 for number in range(3 if full else 1)]),
+        ):
+            for number, prompt in enumerate(prompts):
+                fleet.place(ask(f"{name}{number}", prompt), at=name)
+                fleet.finished(f"{name}{number}", name)
+        fleet.place(ask("other", [7] * 1000 + [98]), wait, at="a")
         fleet.started("other", "a")
-        home = fleet.place(ask("new", [7] * 1000 + [99]))
-        assert home == ("a" if wait < dear else "b")
+        assert fleet.place(ask("new", [7] * 1000 + [99])) == ("a" if wait < dear else "b")
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -728,7 +733,8 @@ def test_a_session_begins_where_its_later_turns_wait_least(later: int) -> None:
     """The replica that has its beginning is idle now, but had 2,000 tokens to do when two requests asked."""
     usual = 2000 * (1 - (63 / 64) ** 2) * 63 / 64
     turns = min(later, MOST_TURNS) / 2  # of the session "one", and of that which "known" begins
-    for known in (int(turns * usual) + offset for offset in (-1, 2)):
+    weight = 1 + 0.5**2  # of a second copy: every second prompt at "a" begins otherwise
+    for known in (int(turns * usual / weight) + offset for offset in (-1, 2)):
         fleet = fleet_of("a", "b")
         for place in range(later + 1):
             fleet.place(turn(f"t{place}", "one", [9] * 60), at="b")
@@ -741,7 +747,7 @@ def test_a_session_begins_where_its_later_turns_wait_least(later: int) -> None:
             fleet.finished(f"short {short}", "b")
         fleet.finished("busy", "a")
         home = fleet.place(turn("new", "new", [7] * known + [6]))
-        assert home == ("a" if known > turns * usual else "b")
+        assert home == ("a" if weight * known > turns * usual else "b")
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -1113,12 +1119,15 @@ def test_the_few_of_a_large_fleet_are_as_good_as_all(
         key = [family] * shared + [1000 + number] * own
         ticket = Ticket(ask(f"asked {number}", key), pack(key), 0, 0)
         ticket.request.num_tokens = len(key)
+        everyone = list(fleet._replicas.values())
+        works = [each.added_tokens(ticket.request, ticket.key) for each in everyone]
+        waste = waste_of(ticket, everyone, works)
         costs = []
         for whole in (0, 10**6):
             fleet._placement.asked_whole = whole
             replica, work = fleet._placement.choose(ticket)
             assert replica is not None
-            costs.append(cost(replica, work, False, 0.0, 0.0))
+            costs.append(cost(replica, work, False, 0.0, waste))
         assert costs[0] == costs[1]
         fleet._placement.asked_whole = 0
         fleet.place(ask(f"r{number}", key))

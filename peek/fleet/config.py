@@ -26,8 +26,8 @@ class FleetConfig:
     Attributes:
         order: orders the requests that wait for one replica.
         unit_tokens: tokens per symbol of all keys.
-        stickiness: upper bound of the weight of a token to compute: 1.0 at an idle replica, more with each
-            request that would wait for it there.
+        stickiness: upper bound of what a token to compute weighs for the requests that would wait for it:
+            1.0 at an idle replica, more with each of them.
         seats: requests that a replica computes at once; 0: not known.  A replica without a free seat gets no
             new request while another one has a seat.
         window_requests: requests that may queue at a replica before it gets another one of which it holds

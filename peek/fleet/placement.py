@@ -221,7 +221,7 @@ class Placement:
         turns = self._continued / self._begun if ticket.request.session and self._begun > 0.0 else 0.0
         asked = [each for each in self._candidates(ticket, moves_from) if not each.leaving]
         works: list[i64] = [each.added_tokens(ticket.request, ticket.key) for each in asked]
-        rarity = rarity_of(ticket, asked, works)
+        waste = waste_of(ticket, asked, works)
         best: Replica | None = None
         best_cost = 0.0
         spare: Replica | None = None
@@ -232,7 +232,7 @@ class Placement:
             if best is not None and best.accepting and not replica.accepting:
                 continue
             replica.usual_backlog += (replica.backlog - replica.usual_backlog) / USUAL
-            price = cost(replica, work, moves_from not in ("", replica.name), turns, rarity)
+            price = cost(replica, work, moves_from not in ("", replica.name), turns, waste)
             if best is None or price < best_cost or (replica.accepting and not best.accepting):
                 best = replica
                 best_cost = price
@@ -348,11 +348,12 @@ def session_of(request: PendingRequest) -> tuple[str, str]:
     return request.namespace, request.session
 
 
-def rarity_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
-    """Return 1 / n, if n prompts began like this one where it adds least; 0.0 if none.  O(R + shared part).
+def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
+    """Return how likely the next two prompts have no use for a second copy.  O(R + shared part).
 
-    About as many are expected to follow.  The fewer they are, the less is a second copy worth the room of
-    what a full cache drops for it.
+    It is the square of the share of prompts that began otherwise where this one adds least.  At 0.0 all begin
+    alike, and each replica will need that beginning.  Of the share and its square the better one on prompts
+    of uneven popularity, seeds 7 to 10.
     """
     holder: Replica | None = None
     least: i64 = 0
@@ -360,18 +361,21 @@ def rarity_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
         if holder is None or works[i] < least or (works[i] == least and each.number < holder.number):
             holder = each
             least = works[i]
-    askers: i64 = 0 if holder is None else holder.view.askers(ticket.key, ticket.request.namespace)
-    return 1.0 / float(askers) if askers > 0 else 0.0
+    prompts: i64 = 0 if holder is None else holder.view.prompts
+    if holder is None or prompts == 0:
+        return 1.0
+    others = 1.0 - float(holder.view.askers(ticket.key, ticket.request.namespace)) / float(prompts)
+    return others * others
 
 
-def cost(replica: Replica, work: i64, moves: bool, turns: float, rarity: float) -> float:
+def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -> float:
     """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
 
         backlog + wait for a seat + weight x work + turns x usual backlog
 
     The request itself waits for the first two, the others for the third, its session's later turns for the
     last.  `moves` says whether the home of its session is another replica, `turns` how many later turns it is
-    expected to have.  For `rarity` see `rarity_of`.  O(1).
+    expected to have.  For `waste` see `waste_of`; `MOVING` stands for it where a session moves.  O(1).
     """
     backlog = replica.backlog
     if replica.is_full:
@@ -381,5 +385,5 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float, rarity: float) 
         tokens: i64 = replica.decode_tokens if own else replica.other_tokens
         answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
         backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
-    weight = replica.weight(rarity) * MOVING if moves else replica.weight(rarity)
+    weight = replica.weight(0.0) * MOVING if moves else replica.weight(waste)
     return backlog + weight * float(work) / replica.speed + turns * replica.usual_backlog

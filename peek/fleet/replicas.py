@@ -104,15 +104,16 @@ class Replica:
             taken -= self.unstarted - 1
         return 0 < self.seats <= taken
 
-    def weight(self, rarity: float) -> float:
+    def weight(self, waste: float) -> float:
         """Weight of a token computed there: 1, and more for each request that waits or decodes.  O(1).
 
-        In a full cache it takes another's room, which weighs `rarity` more.
+        `waste`, 0.0 to 1.0, is how likely the token is of no use again; in a full cache, where it takes the
+        room of another, that counts twice.
         """
         queued: i64 = self.unstarted + len(self.planner) + self.other_requests
         decoding: i64 = len(self.under_way) - self.unstarted
-        room = rarity if self.view.history.full else 0.0
-        return min(self.stickiness, 1.0 + room + float(queued) + DECODING * float(decoding))
+        delay = min(self.stickiness, 1.0 + float(queued) + DECODING * float(decoding))
+        return delay + (2.0 * waste if self.view.history.full else waste)
 
     def status(self) -> ReplicaStatus:
         """Return its load.  O(1)."""

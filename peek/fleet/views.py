@@ -194,6 +194,11 @@ class ReplicaView:
         coming = self.coming.shared_symbols(key, namespace)
         return max(coming, self.history.tree.shared_symbols(key, namespace))
 
+    @property
+    def prompts(self) -> int:
+        """Number of prompts that are known to be there or on their way.  O(1)."""
+        return len(self.history) + len(self.coming)
+
     def askers(self, key: bytes, namespace: str) -> i64:
         """Return how many prompts share half of what is here of a key, or more.  O(shared part + depth)."""
         longest: i64 = 0
