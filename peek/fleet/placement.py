@@ -361,10 +361,10 @@ def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
         if holder is None or works[i] < least or (works[i] == least and each.number < holder.number):
             holder = each
             least = works[i]
-    prompts: i64 = 0 if holder is None else holder.view.prompts
-    if holder is None or prompts == 0:
+    if holder is None or holder.view.prompts == 0:
         return 1.0
-    others = 1.0 - float(holder.view.askers(ticket.key, ticket.request.namespace)) / float(prompts)
+    askers: i64 = holder.view.askers(ticket.key, ticket.request.namespace)
+    others = 1.0 - float(askers) / float(holder.view.prompts)
     return others * others
 
 
