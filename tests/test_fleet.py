@@ -715,6 +715,20 @@ def test_a_session_of_another_namespace_is_another_one() -> None:
     assert fleet.stats.sessions_moved == 0
 
 
+def test_a_turn_that_shares_nothing_stays_at_home_where_all_caches_are_full() -> None:
+    fleet = FleetPlanner()
+    for name in "abc":
+        fleet.join(name, cache_tokens=1000)
+        for number in range(3):
+            fleet.place(ask(f"{name}{number}", [ord(name) + number] * 600), at=name)
+            fleet.finished(f"{name}{number}", name)
+    homes = set()
+    for number in range(9):
+        homes.add(fleet.place(turn(f"t{number}", "s", [1000 + number] * 500)))
+        fleet.finished(f"t{number}", fleet.home(f"t{number}"))
+    assert len(homes) == 1
+
+
 def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() -> None:
     fleet = fleet_of("a", "b")
     home = fleet.add(turn("1", "s", [1] * 1000))

@@ -221,7 +221,7 @@ class Placement:
         turns = self._continued / self._begun if ticket.request.session and self._begun > 0.0 else 0.0
         asked = [each for each in self._candidates(ticket, moves_from) if not each.leaving]
         works: list[i64] = [each.added_tokens(ticket.request, ticket.key) for each in asked]
-        waste = waste_of(ticket, asked, works)
+        waste = 0.0 if moves_from else waste_of(ticket, asked, works)
         best: Replica | None = None
         best_cost = 0.0
         spare: Replica | None = None
@@ -375,7 +375,7 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -
 
     The request itself waits for the first two, the others for the third, its session's later turns for the
     last.  `moves` says whether the home of its session is another replica, `turns` how many later turns it is
-    expected to have.  For `waste` see `waste_of`; `MOVING` stands for it where a session moves.  O(1).
+    expected to have.  `waste` is that of `waste_of`, 0.0 where the session has a home.  O(1).
     """
     backlog = replica.backlog
     if replica.is_full:
@@ -385,5 +385,5 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -
         tokens: i64 = replica.decode_tokens if own else replica.other_tokens
         answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
         backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
-    weight = replica.weight(0.0) * MOVING if moves else replica.weight(waste)
+    weight = replica.weight(waste) * MOVING if moves else replica.weight(waste)
     return backlog + weight * float(work) / replica.speed + turns * replica.usual_backlog
