@@ -111,7 +111,7 @@ class FleetMachine(RuleBasedStateMachine):
         return min(self.config.stickiness, 1.0 + queued + 0.3 * decoding) + lost
 
     def waste(self, request: str, asked: list[str]) -> float:
-        """Of what began otherwise where it adds least; among equals where it joined first."""
+        """Squared share of prompts that began otherwise where it adds least; of equals the first to join."""
         holder = self.replicas[min(asked, key=lambda name: self.added_tokens(request, name))]
         prompts = len(holder.coming) + len(holder.computed)
         return (1.0 - holder.askers(self.keys[request]) / prompts) ** 2 if prompts else 1.0
