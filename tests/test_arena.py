@@ -18,6 +18,7 @@ from bench.arena import kinds
 from bench.arena.bounded import shortest_within
 from bench.arena.cells import STOCK, Cell, row, run_cell
 from bench.arena.traces import TRACES, Trace, WrongChecksum, fetch
+from bench.arena.windows import run
 from peek.simulation.workload import pack_tokens
 
 
@@ -66,6 +67,40 @@ def test_the_page_has_the_figures_of_a_bound_known_beforehand() -> None:
     means = {line["kind"].split()[0]: float(line["ttft"]) for line in rows}
     assert (min(means, key=means.__getitem__), max(means, key=means.__getitem__)) == ("rag", "lora")
     assert "has {rag:.2f} (RAG) to {lora:.2f} times (LoRA) the best mean".format(**means) in page
+
+
+def test_the_page_has_the_figures_of_clients_that_wait() -> None:
+    with arena.TABLE.with_name("windows.csv").open(newline="", encoding="utf-8") as stream:
+        rows = [line for line in csv.DictReader(stream) if line["engine"] == "radix"]
+    page = " ".join(arena.PAGE.read_text(encoding="utf-8").split())
+    alone, documents = (
+        [
+            [
+                float(line[figure]) * (100 if figure == "in_2_s" else 1)
+                for policy in ("fcfs+lru", "peek", "peek:objective=tail")
+                for line in rows
+                if (line["kind"], line["requests"], line["policy"]) == (kind, "6400", policy)
+            ]
+            for figure in ("mean_s", "p99_s", "in_2_s")
+        ]
+        for kind in ("alone", "documents")
+    )
+    told = (
+        ("mean is {:.1f} s in arrival order, {:.1f} by default and {:.1f} with `tail`", alone[0]),
+        ("p99 {:.0f}, {:.0f} and {:.0f} s; the default", alone[1]),
+        ("has {1:.0f} % of the first tokens within 2 s, the others {0:.0f} and {2:.0f} %", alone[2]),
+        ("the mean is {:.1f}, {:.1f} and {:.1f} s, p99", documents[0]),
+        ("p99 {:.0f}, {:.0f} and {:.0f} s (", documents[1]),
+    )
+    for text, figures in told:
+        assert text.format(*figures) in page
+
+
+def test_a_window_is_as_long_and_as_wide_as_is_asked_for() -> None:
+    short, long = (run(("alone", "blocks", requests, 12, "fcfs+lru")) for requests in (40, 160))
+    wide = run(("alone", "blocks", 160, 40, "fcfs+lru"))
+    assert (long.requests, long.outstanding) == (160, 12)
+    assert short.mean_s != long.mean_s < wide.mean_s
 
 
 JOBS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=9)

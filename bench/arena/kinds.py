@@ -46,9 +46,10 @@ _Length = tuple[float, float, int, int]
 class _Draw:
     """Draws texts, lengths and requests of one workload."""
 
-    def __init__(self, kind: str, seed: int) -> None:
+    def __init__(self, kind: str, seed: int, wanted: int) -> None:
         self.kind = kind
         self.seed = seed
+        self.wanted = wanted
         self.rng = Random(f"{kind}/{seed}")
         self.requests: list[SimRequest] = []
         self._texts = 0
@@ -104,7 +105,7 @@ def _rag(draw: _Draw) -> None:
     system = draw.text(250)
     documents = draw.texts(60, 700, 0.4, 200, 2000)
     pick = draw.zipf(60, 0.9)
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         chosen: set[int] = set()
         while len(chosen) < 3:
             chosen.add(pick())
@@ -119,7 +120,7 @@ def _rag(draw: _Draw) -> None:
 def _chat(draw: _Draw) -> None:
     """Conversations of people with a few apps; a turn arrives when the answer before it has been read."""
     systems = draw.texts(6, 400, 0.5, 100, 1200)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         text = draw.rng.choice(systems)
         at_s, turns = draw.start(), 1 + min(9, int(draw.rng.expovariate(1 / 3.5)))
         _talk(draw, text, at_s, turns, (60, 1.0, 8, 1500), (180, 0.7, 10, 800), (6.0, 0.8))
@@ -142,7 +143,7 @@ def _talk(
 def _agents(draw: _Draw) -> None:
     """Agents with tools; one step in four gives its context to several sub-agents and waits for the last."""
     tools = draw.texts(4, 2500, 0.4, 1000, 5000)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         session = f"agents-{len(draw.requests)}"
         text = draw.rng.choice(tools) + draw.text(draw.length(150, 0.6, 20, 800))
         at_s = draw.start()
@@ -170,7 +171,7 @@ def _mixed(draw: _Draw) -> None:
     """Short interactive requests, and long ones of a batch that arrive several at a time."""
     system = draw.text(300)
     batch_system = draw.text(800)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         at_s = draw.start()
         if draw.rng.random() < 0.03:
             for _ in range(draw.rng.randint(5, 15)):
@@ -185,7 +186,7 @@ def _flips(draw: _Draw) -> None:
     """Templates whose answers alternate between short and long for a while each."""
     templates = draw.texts(24, 1200, 0.5, 300, 3000)
     pick = draw.zipf(24, 0.8)
-    for position in range(REQUESTS):
+    for position in range(draw.wanted):
         place = pick()
         long = (position // 120 + place) % 2 == 0
         prompt = templates[place] + draw.text(draw.length(60, 0.7, 8, 400))
@@ -196,7 +197,7 @@ def _lora(draw: _Draw) -> None:
     """LoRA adapters, each with a system prompt and a namespace of its own."""
     systems = draw.texts(10, 500, 0.6, 100, 1500)
     pick = draw.zipf(10)
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         adapter = pick()
         prompt = systems[adapter] + draw.text(draw.length(300, 0.9, 20, 3000))
         draw.ask(prompt, draw.length(120, 0.7, 8, 500), draw.start(), namespace=f"adapter-{adapter}")
@@ -204,7 +205,7 @@ def _lora(draw: _Draw) -> None:
 
 def _alone(draw: _Draw) -> None:
     """Prompts that share nothing."""
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         draw.ask(draw.text(draw.length(600, 1.1, 32, 8000)), draw.length(150, 0.8, 8, 800), draw.start())
 
 
@@ -213,7 +214,7 @@ def _documents(draw: _Draw) -> None:
     documents = draw.texts(160, 5500, 0.5, 1500, 14000)
     near: list[int] = []
     fresh = iter(range(160))
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         if len(near) < 12 or draw.rng.random() < 0.15:
             near.append(next(fresh, draw.rng.randrange(160)))
             near = near[-12:]
@@ -225,13 +226,13 @@ def _templates(draw: _Draw) -> None:
     """Floods of a few dozen templates with short fields."""
     templates = draw.texts(60, 1600, 0.6, 300, 5000)
     pick = draw.zipf(60)
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         draw.ask(templates[pick()] + draw.text(draw.length(25, 0.5, 5, 100)), 100, draw.start())
 
 
 def _code(draw: _Draw) -> None:
     """Completions in editors: each prompt is the file above the cursor, a bit longer each time."""
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         text = draw.text(draw.length(1800, 0.6, 200, 6000))
         session = f"code-{len(draw.requests)}"
         at_s, after = draw.start(), None
@@ -245,7 +246,7 @@ def _code(draw: _Draw) -> None:
 def _thoughts(draw: _Draw) -> None:
     """Trees of thoughts: three levels of four continuations, of which three go on."""
     tasks = draw.texts(3, 900, 0.3, 400, 2000)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         session, at_s = f"thoughts-{len(draw.requests)}", draw.start()
         level: list[tuple[bytes, str | None]] = [
             (draw.rng.choice(tasks) + draw.text(draw.length(300, 0.6, 50, 1500)), None)
@@ -265,7 +266,7 @@ def _judges(draw: _Draw) -> None:
     rubrics = draw.texts(5, 1200, 0.3, 500, 2500)
     documents = draw.texts(120, 1500, 0.5, 300, 4000)
     pick = draw.zipf(120, 0.6)
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         place = pick()
         prompt = rubrics[place % 5] + documents[place] + draw.text(draw.length(400, 0.6, 50, 1500))
         draw.ask(prompt, draw.length(12, 0.4, 3, 60), draw.start())
@@ -274,7 +275,7 @@ def _judges(draw: _Draw) -> None:
 def _map_reduce(draw: _Draw) -> None:
     """Jobs that send their chunks at once, behind common instructions, and then sum up the answers."""
     instructions = draw.texts(12, 600, 0.5, 200, 1500)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         session, at_s, task = f"job-{len(draw.requests)}", draw.start(), draw.rng.choice(instructions)
         last = None
         for _ in range(draw.rng.randint(8, 25)):
@@ -286,7 +287,7 @@ def _map_reduce(draw: _Draw) -> None:
 def _samples(draw: _Draw) -> None:
     """Each prompt eight times at once, for a vote over the answers."""
     examples = draw.texts(10, 1500, 0.4, 500, 3000)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         prompt = draw.rng.choice(examples) + draw.text(draw.length(200, 0.6, 30, 1000))
         at_s = draw.start()
         for _ in range(8):
@@ -296,7 +297,7 @@ def _samples(draw: _Draw) -> None:
 def _few_shot(draw: _Draw) -> None:
     """Lists of examples of which each prompt has the first few or many."""
     tasks = [draw.texts(40, 180, 0.4, 60, 500) for _ in range(6)]
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         examples = draw.rng.choice(tasks)[: draw.rng.randint(4, 40)]
         prompt = b"".join(examples) + draw.text(draw.length(120, 0.6, 20, 600))
         draw.ask(prompt, draw.length(60, 0.6, 8, 300), draw.start())
@@ -305,7 +306,7 @@ def _few_shot(draw: _Draw) -> None:
 def _voice(draw: _Draw) -> None:
     """Spoken conversations in short turns, beside summaries of long calls that share nothing."""
     personas = draw.texts(8, 1500, 0.3, 700, 3000)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         at_s = draw.start()
         if draw.rng.random() < 0.15:
             draw.ask(draw.text(draw.length(6000, 0.4, 2000, 14000)), draw.length(400, 0.3, 100, 800), at_s)
@@ -317,7 +318,7 @@ def _voice(draw: _Draw) -> None:
 def _bursts(draw: _Draw) -> None:
     """Thirty quiet templates; now and then somebody sends sixty requests of a new one at once."""
     templates = draw.texts(30, 800, 0.5, 200, 2500)
-    while len(draw.requests) < REQUESTS:
+    while len(draw.requests) < draw.wanted:
         at_s = draw.start()
         if draw.rng.random() < 0.015:
             flood = draw.text(2000)
@@ -334,7 +335,7 @@ def _customers(draw: _Draw) -> None:
     prefixes = draw.texts(40, 700, 0.5, 200, 2000)
     tools = [draw.texts(5, 500, 0.5, 100, 1500) for _ in prefixes]
     pick = draw.zipf(40, 1.1)
-    for _ in range(REQUESTS):
+    for _ in range(draw.wanted):
         place = pick()
         prompt = prefixes[place] + draw.rng.choice(tools[place]) + draw.text(draw.length(150, 0.9, 10, 2000))
         draw.ask(prompt, draw.length(100, 0.8, 8, 600), draw.start())
@@ -365,9 +366,12 @@ LATER: Final[dict[str, Callable[[_Draw], None]]] = {
 }
 
 
-def build(kind: str, seed: int, arena_tokens: int = ARENAS[0]) -> Workload:
-    """Draw the requests of a kind at load 1; equal arguments give equal requests on every machine."""
-    draw = _Draw(kind, seed)
+def build(kind: str, seed: int, arena_tokens: int = ARENAS[0], wanted: int | None = None) -> Workload:
+    """Draw the requests of a kind at load 1, about `wanted`; `REQUESTS` if that is None.
+
+    Equal arguments give equal requests on every machine.
+    """
+    draw = _Draw(kind, seed, REQUESTS if wanted is None else wanted)
     (KINDS | LATER)[kind](draw)
     requests = sorted(with_answers(draw.requests, 1), key=lambda each: each.arrival_s)
     return Workload(
