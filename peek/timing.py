@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import thread_time
 from typing import Final
@@ -244,10 +245,9 @@ class Bench:
         for what, happen in CHANGES.items():
             rig = Rig(self.waiting, self._cache(), self._label)
             yield self._measured(f"plan, {what}", rig.cycle, _before(happen, rig), each_s)
-        what = f"offline order of {len(self._all):,} prompts"
-        yield self._measured(
-            what, lambda: reorder(self._all, block_tokens=self._block_symbols), rounds=FEW_ROUNDS
-        )
+        what = f"offline order of {len(self._all):,} prompt{'s' * (len(self._all) != 1)}"
+        order = partial(reorder, self._all, block_tokens=self._block_symbols)
+        yield self._measured(what, order, rounds=FEW_ROUNDS)
 
     def _measured(
         self,
