@@ -60,7 +60,7 @@ class Unwrapping:
 
     def __init__(self, loads: Callable[[Any], Any]) -> None:
         self._loads = loads
-        self._parts: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}
 
     def lines(self, content: bytes) -> Iterator[Inner]:
         """Yield the line inside; nothing while it is incomplete, several lines for an export."""
@@ -80,8 +80,8 @@ class Unwrapping:
 
     def rest(self) -> list[str]:
         """Return and forget the lines of which only the beginning came."""
-        parts, self._parts = list(self._parts.values()), {}
-        return parts
+        parts, self._parts = self._parts, {}
+        return list(map("".join, parts.values()))
 
     def _once(self, inner: Inner) -> Inner | None:
         text = _COLOURS.sub("", inner.text) if "\x1b" in inner.text else inner.text
@@ -127,11 +127,8 @@ class Unwrapping:
 
     def _joined(self, stream: str, part: Inner, ends: bool) -> Inner | None:
         """Return a line with the parts of it that came before in its stream; None until it ends."""
-        text = self._parts.pop(stream, "") + part.text
-        if ends:
-            return part._replace(text=text)
-        self._parts[stream] = text
-        return None
+        self._parts.setdefault(stream, []).append(part.text)
+        return part._replace(text="".join(self._parts.pop(stream))) if ends else None
 
 
 def _time(value: object, outer_s: float | None) -> float | None:
@@ -194,15 +191,18 @@ _LONGEST_RECORD: Final = 1 << 26  # bytes: a quote that is never closed does not
 
 def _records(lines: Iterable[Line]) -> Iterator[Line]:
     """Join lines until their quotes are closed; blank lines, which `lines` lacks, come back."""
-    held = end = b""
-    first = last = quotes = 0
+    held: list[bytes] = []
+    first = last = quotes = size = 0
+    end = b""
     for line in lines:
-        first = line.number if not held else first
-        held = b"".join([held, end, b"\n" * (line.number - last - 1) if held else b"", line.content])
+        held += [end, b"\n" * (line.number - last - 1)] if held else []
+        first = first if held else line.number
+        held.append(line.content)
         last, end = line.number, line.end
+        size += len(line.content)
         quotes += line.content.count(b'"')
-        if quotes % 2 == 0 or len(held) > _LONGEST_RECORD:
-            yield Line(first, held, end)
-            held, end, quotes = b"", b"", 0
+        if quotes % 2 == 0 or size > _LONGEST_RECORD:
+            yield Line(first, b"".join(held), end)
+            held, quotes, size = [], 0, 0
     if held:
-        yield Line(first, held, b"")
+        yield Line(first, b"".join(held), b"")
