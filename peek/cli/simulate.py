@@ -238,9 +238,13 @@ def machine(card: str, cards: int, model: str) -> CostModel:
 
 
 def arena_of(cost: CostModel, part: float) -> int:
-    """Return the arena in tokens beside the weights; `BadParameter` if they do not fit."""
+    """Return the arena in tokens beside the weights; `BadParameter` for none, or too large a one."""
     with cli.as_usage_error("--card", ": more of them with --cards, or --memory-utilization"):
-        return costs.arena_tokens(cost.hardware, cost.model, part)
+        tokens = costs.arena_tokens(cost.hardware, cost.model, part)
+    if tokens > cli.LARGEST_COUNT:
+        said = f"an arena of {tokens:,} tokens, above {cli.LARGEST_COUNT:,}: choose it with --arena-tokens"
+        raise typer.BadParameter(said, param_hint="--model")
+    return tokens
 
 
 # -- workloads and runs ---------------------------------------------------------------------------------
