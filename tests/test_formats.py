@@ -400,6 +400,34 @@ def test_what_the_engine_says_of_itself() -> None:
     assert sglang.reader.facts == type(vllm.reader.facts)("sglang", 20_000, 48)
 
 
+@pytest.mark.parametrize("size", ["100,000,001", "9" * 30, "9" * 5000])
+def test_a_size_that_no_engine_has_is_not_taken(size: str) -> None:
+    """Else its simulation would take all memory."""
+    told = "INFO 11-22 05:40:00 [kv.py:1] GPU KV cache size: {} tokens\n"
+    found = read(
+        told.format("458,336")
+        + told.format(size)
+        + f"INFO 11-22 05:40:00 [a.py:2] {{'max_log_len': {size}}}\n"
+    )
+    assert found.broken == []
+    assert found.reader.facts.arena_tokens == 458_336
+
+
+def test_numbers_of_any_length_are_named() -> None:
+    azure = as_csv(
+        ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
+        [["2023-11-16 18:15:46", each, 1] for each in ("7" * 5000, "7" * 20, "000")],
+    )
+    long = f"{'7' * 197}..., not a whole number in 0..100000000"
+    assert read(azure).broken == [
+        f"a length is {long}",
+        f"a length is {'7' * 20}, not a whole number in 0..100000000",
+        "the prompt is empty",
+    ]
+    row = {"timestamp": START, "prompt": "abc", "at": [1]}
+    assert read(jsonl([row]), prompt=f"at.{'7' * 5000}").broken == [f"has no 'at.{'7' * 193}..."]
+
+
 # -- damage -------------------------------------------------------------------------------------------------
 
 WHOLE = [form for form in FORMS if isinstance(FORMS[form][0], str) and form != "sglang json, bare"]

@@ -25,6 +25,7 @@ import typer
 
 from peek import InvalidConfig, PeekConfig, PeekError, WorkloadError
 from peek.compressed import bare
+from peek.offline.formats import excerpt, excerpt_of
 from peek.simulation.simulate import Target
 
 LARGEST_COUNT: Final = 100_000_000  # the arena of hundreds of accelerators, and still quick to set up
@@ -74,15 +75,16 @@ class OfContext:
 def parse_seed(text: str) -> int:
     try:
         return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not an integer") from None
+    except ValueError as error:
+        fault = "has too many digits" if "digits" in str(error) else "is not an integer"
+        raise typer.BadParameter(f"{excerpt_of(text)} {fault}") from None
 
 
 def parse_count(text: str, most: int = LARGEST_COUNT) -> int:
     """Parse a number of tokens or rows."""
     count = parse_seed(text)
     if not 1 <= count <= most:
-        raise typer.BadParameter(f"{count} is not in 1..{most}")
+        raise typer.BadParameter(f"{excerpt(str(count))} is not in 1..{most}")
     return count
 
 
@@ -92,7 +94,7 @@ def _parse(text: str, what: str, is_valid: Callable[[float], bool]) -> float:
     except ValueError:
         number = nan
     if not (isfinite(number) and is_valid(number)):
-        raise typer.BadParameter(f"{str(text)!r} is not {what}")
+        raise typer.BadParameter(f"{excerpt_of(str(text))} is not {what}")
     return number
 
 

@@ -53,11 +53,14 @@ class Format:
         raise NotImplementedError
 
     def note(self, message: str, **forms: re.Pattern[str]) -> None:
-        """Store the numbers that a message gives; `forms` has a pattern for each field of `Facts`."""
+        """Store the numbers that a message gives; `forms` has a pattern for each field of `Facts`.
+
+        A number above `LARGEST` is none: an arena as large as that would take all memory to simulate.
+        """
         for name, form in forms.items():
             told = form.search(message)
-            if told is not None:
-                setattr(self.facts, name, int(told[1].replace(",", "")))
+            if number := tokens_of(told and told[1].replace(",", "")):
+                setattr(self.facts, name, number)
 
     def begin(self) -> None:
         """Reset what holds for one file only, as another file begins."""
@@ -162,7 +165,7 @@ class VllmLog(Format):
     def _other(self, message: str) -> Iterable[Event]:
         """Read the facts in a server's line that logs no request."""
         told = _VLLM_CUT.search(message)
-        self._cut_at = int(told[1]) if told else self._cut_at
+        self._cut_at = tokens_of(told[1]) if told else self._cut_at
         self.note(message, arena_tokens=_VLLM_ARENA, max_running=_VLLM_SEATS)
         self.facts.engine = "vllm"
         _check_begins(message, "Request ", "Received request ", "Generated response ")

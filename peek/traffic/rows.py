@@ -229,7 +229,7 @@ def _at(row: Any, path: str) -> Any:
     for name in path.split("."):
         if isinstance(row, dict):
             row = row.get(name)
-        elif isinstance(row, list) and name.isdecimal() and int(name) < len(row):
+        elif isinstance(row, list) and name.isdecimal() and len(name) < 10 and int(name) < len(row):
             row = row[int(name)]
         else:
             return None
