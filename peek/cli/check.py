@@ -29,7 +29,7 @@ from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import CostModel
 from peek.simulation.simulate import CACHES, TARGETS, Target
-from peek.simulation.trace import WARMUP_SHARE, TraceRow, at_rate, recorded
+from peek.simulation.trace import WARMUP_SHARE, at_rate, recorded, row_of
 from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import Reader, Tracer
 
@@ -101,10 +101,8 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
     reader = Reader(trace.request_rows(options, "", encode), json_loads())
     tracer = Tracer(secrets.token_bytes(32), None, encode)
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
-    if not tracer.counts.requests:
-        raise trace.nothing_read(options.logs, reader)
     with cli.naming(*options.logs):
-        rows = list(map(_trace_row, tracer.rows(options.output_tokens, options.rate)))
+        rows = list(map(row_of, tracer.rows(options.output_tokens, options.rate)))
     name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
@@ -132,13 +130,6 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
         "rate_scale": options.rate_scale,
     }
     return found, {**_answer_told(found), **told, **_simulation_told(found)}
-
-
-def _trace_row(row: dict[str, Any]) -> TraceRow:
-    lengths = (row["input_length"], row["output_length"])
-    return TraceRow(
-        row["timestamp"], *lengths, tuple(row["hash_ids"]), row["block_tokens"], row.get("tenant", "")
-    )
 
 
 def _answer_told(found: Answer) -> dict[str, Any]:
