@@ -129,34 +129,26 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
         "assumed": _assumed(options, facts.engine),
         "rate_scale": options.rate_scale,
     }
-    return found, {**_answer_told(found), **told, **_simulation_told(found)}
+    return found, _told(found, told)
 
 
-def _answer_told(found: Answer) -> dict[str, Any]:
-    changes = [
-        {
-            **asdict(each),
-            "figure": each.figure.name,
-            "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
-        }
-        for each in found.ours
-    ]
+def _told(found: Answer, told: dict[str, Any]) -> dict[str, Any]:
+    """Put what the answer says around what is `told` of log and settings."""
+    settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
+    changes, runs = [], []
+    for each in found.ours:
+        says = "gain" if each.is_gain else "loss" if each.is_loss else "same"
+        changes.append({**asdict(each), "figure": each.figure.name, "says": says})
+    for label, run in found.draws[0].items():
+        spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
+        runs.append({**run, "setting": settings.get(label, OURS), "spread": spread})
     return {
         "verdict": found.verdict,
         "sentence": said_of(found),
         "advised": found.advised,
         "flag": found.engine.stock[found.advised],
         "changes": changes,
-    }
-
-
-def _simulation_told(found: Answer) -> dict[str, Any]:
-    settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
-    runs = []
-    for label, run in found.draws[0].items():
-        spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
-        runs.append({**run, "setting": settings.get(label, OURS), "spread": spread})
-    return {
+        **told,
         "arena_tokens": found.workload.arena_tokens,
         "max_running": found.workload.max_running,
         "simulated": len(found.workload.requests),

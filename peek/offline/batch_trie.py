@@ -54,7 +54,6 @@ class BatchTrie:
         self._lengths: list[int] = []
 
     def __len__(self) -> int:
-        """Number of prompts added so far.  O(1)."""
         return len(self._leaves)
 
     def add(self, prompt: object, namespace: str = "") -> None:

@@ -97,12 +97,9 @@ _VLLM_OLD: Final = re.compile(
     rf"prompt[ _]token[ _]ids: ({_IDS})(?:, {_EMBEDS})?"
     r"(?:, lora_request: (.*?)(?:, prompt_adapter_request: [^,]*)?)?\.$"
 )
-_VLLM_ANSWERS: Final = (
-    re.compile(rf"Generated response (\S+)(?: \(streaming \w+\))? details: output_token_ids: ({_IDS})$"),
-    re.compile(
-        rf"Generated response (\S+)(?: \(streaming \w+\))?: output: (?:None|{_STRING})"
-        rf"(?:, output_token_ids: ({_IDS}))?, finish_reason: \S+$"
-    ),
+_VLLM_ANSWER: Final = re.compile(
+    rf"Generated response (\S+)(?: \(streaming \w+\))?(?: details: output_token_ids: ({_IDS})"
+    rf"|: output: (?:None|{_STRING})(?:, output_token_ids: ({_IDS}))?, finish_reason: \S+)$"
 )
 _VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
 _VLLM_ARENA: Final = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
@@ -181,9 +178,10 @@ class VllmLog(Format):
             self._body(body[1], at_s, body[2], level)
         elif (received := _VLLM_RECEIVED.match(message)) and not _again(received[2], received[3]):
             yield from self._received(received[1], at_s, received[2], received[3])
-        elif answer := next(filter(None, (form.match(message) for form in _VLLM_ANSWERS)), None):
-            if answer[2] and answer[2] not in ("None", "[]"):
-                yield Ending(answer[1], answer[2].count(",") + 1)
+        elif answer := _VLLM_ANSWER.match(message):
+            ids = answer[2] or answer[3] or "None"
+            if ids not in ("None", "[]"):
+                yield Ending(answer[1], ids.count(",") + 1)
         else:
             raise WorkloadError(_NOT_UNDERSTOOD)
 

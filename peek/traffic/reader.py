@@ -194,7 +194,6 @@ class _Requests(Format):
         return self._read(line, row)
 
     def mine(self, row: dict[str, Any]) -> bool:
-        """Whether a row has the form of this class."""
         return True
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
