@@ -565,6 +565,33 @@ def test_several_prompts_are_as_many_requests() -> None:
     assert len({each.name for each in found.arrivals}) == 4
 
 
+@pytest.mark.parametrize("name", ["data", "results", "items", "logs"])
+@pytest.mark.parametrize("place", ["", "body", "request"])
+def test_a_request_with_a_list_beside_it_is_no_export(name: str, place: str) -> None:
+    beside = {"timestamp": START, name: [{"text": "the answer"}]}
+    row = {**beside, place: {"prompt": TEXT[0]}} if place else {**beside, "prompt": TEXT[0]}
+    found = read(jsonl([row, row]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]] * 2  # type: ignore[union-attr]
+    assert found.broken == []
+    assert len(read(jsonl([{"request": {"url": "/export"}, name: [row, row, row]}])).arrivals) == 3
+
+
+@pytest.mark.parametrize(
+    ("place", "body"),
+    [
+        ("body", {"prompt": TEXT[0]}),
+        ("request", {"body": {"prompt": TEXT[0]}}),
+        ("request_body", json.dumps({"prompt": TEXT[0]})),
+        ("params", {"prompt": TEXT[0]}),
+    ],
+)
+def test_a_loggers_message_beside_a_request_is_not_the_line(place: str, body: Any) -> None:
+    row = {"timestamp": ISO[0], "level": "info", "message": "POST /v1/completions", place: body}
+    found = read(jsonl([row]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
+    assert found.reader.unknown == 0
+
+
 def test_a_bad_row_of_an_export_costs_itself_only() -> None:
     good, bad = {"timestamp": START, "prompt": "x"}, {"timestamp": "soon", "prompt": "y"}
     found = read(json.dumps({"data": [good, bad, good, bad, good]}))

@@ -175,6 +175,14 @@ def _body_of(row: dict[str, Any]) -> dict[str, Any]:
     return formats.params_or_row(row)
 
 
+def is_request(row: dict[str, Any]) -> bool:
+    """Whether a row holds a prompt in one of the usual places; True also for one that is cut."""
+    try:
+        return any(name in _body_of(row) for name in formats.PROMPT_NAMES)
+    except WorkloadError:
+        return True
+
+
 def _object(value: object, name: str) -> dict[str, Any] | None:
     """Return the JSON object that a value is, or holds as text; None if there is none."""
     if isinstance(value, dict):

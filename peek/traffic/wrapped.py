@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from peek.errors import WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line
+from peek.offline.formats import Line
+from peek.traffic.rows import is_request
 from peek.traffic.times import seconds
 
 
@@ -72,8 +73,10 @@ class Unwrapping:
             if found is inner:
                 break
             inner = found
-        for rows in (inner.row.get(name) for name in _LISTS) if inner.row else ():
-            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+        whole = inner.row or {}
+        for rows in (whole[name] for name in _LISTS if name in whole):
+            is_list = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
+            if is_list and not is_request(whole):  # else the list stands beside a request, as its answer does
                 yield from (inner._replace(row=row) for row in rows)
                 return
         yield inner
@@ -105,7 +108,7 @@ class Unwrapping:
 
     def _from_row(self, inner: Inner) -> Inner | None:
         row = inner.row or {}
-        if any(name in row for name in PROMPT_NAMES):
+        if is_request(row):
             return inner
         for field, clock in _FIELDS:
             text = row.get(field)
