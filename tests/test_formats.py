@@ -592,6 +592,13 @@ def test_a_loggers_message_beside_a_request_is_not_the_line(place: str, body: An
     assert found.reader.unknown == 0
 
 
+@pytest.mark.parametrize("asked", [{"prompt": TEXT[0]}, {"request_body": json.dumps({"prompt": TEXT[0]})}])
+@pytest.mark.parametrize("name", ["request", "body"])
+def test_a_field_without_a_prompt_does_not_hide_the_request(name: str, asked: dict[str, Any]) -> None:
+    found = read(jsonl([{"timestamp": START, name: {"method": "POST", "id": 7}, **asked}]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
+
+
 def test_a_bad_row_of_an_export_costs_itself_only() -> None:
     good, bad = {"timestamp": START, "prompt": "x"}, {"timestamp": "soon", "prompt": "y"}
     found = read(json.dumps({"data": [good, bad, good, bad, good]}))
