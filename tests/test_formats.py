@@ -556,6 +556,16 @@ def test_a_cell_may_have_line_ends() -> None:
     assert len(cut.broken) == 1
 
 
+def test_a_cut_prompt_is_one_broken_line_whatever_it_quotes() -> None:
+    said = 'He said "no}" and "[yes". ' * 20_000
+    rows = json.dumps([{"timestamp": START, "prompt": said}] * 2).replace("}, {", "},\n{")
+    found = read("[\n" + rows[1:-60])
+    assert [len(found.arrivals), len(found.broken)] == [1, 1]
+    spoken = said + "it's"
+    line = f"[2026-11-22 05:40:00] Receive: obj=GenerateReqInput(rid='x', text={spoken!r}, "
+    assert len(read(line[:-60]).broken) == 1
+
+
 def test_several_prompts_are_as_many_requests() -> None:
     row = {"timestamp": START, "prompt": ["abcdefgh", "abcdxxxx"], "usage": {"completion_tokens": 9}}
     tokens = {"timestamp": START, "input": [[1, 2, 3], [1, 2, 4]]}

@@ -272,7 +272,7 @@ _COUNTS: Final = ("completion_tokens", "prompt_tokens", "cached_tokens")
 _NAMESPACES: Final = ("lora_path", "extra_key", "cache_salt")
 _MAX_NEW_TOKENS: Final = re.compile(r"sampling_params=\[?\{[^{}]*'max_new_tokens': (\d+)")
 _PRIORITY: Final = re.compile(r"\bpriority=(-?\d+)")
-_ANY_STRING: Final = re.compile(_STRING)
+_ANY_STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?")  # or its beginning, see `_MARKS`
 _SGLANG_CUT: Final = 2048  # characters or items of a list to which `--log-requests-level 2` cuts a prompt
 
 

@@ -143,7 +143,8 @@ def _time(value: object, outer_s: float | None) -> float | None:
     return None
 
 
-_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+# A string without an end takes the rest of its line: to try each of its quotes would take quadratic time.
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\]]')
 
 
 def documents(lines: Iterable[Line]) -> Iterator[Line]:
