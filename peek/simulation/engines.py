@@ -506,12 +506,7 @@ class RadixEngine(SimEngine):
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        planner: Planner | None,
-        cost: StepTimes,
-        progress: Progress = None,
-        chunk_tokens: int = CHUNK_TOKENS,
+        self, workload: Workload, planner: Planner | None, cost: StepTimes, progress: Progress = None
     ) -> None:
         super().__init__(workload, planner, cost, progress)
         # A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
@@ -525,7 +520,7 @@ class RadixEngine(SimEngine):
         self._refresh_cycles = 0
         self.unit: int = workload.unit_tokens
         self.cache: RadixCache = RadixCache(workload.unit_tokens)
-        self.chunk_tokens: int = chunk_tokens
+        self.chunk_tokens: int = CHUNK_TOKENS
         self.max_prefill_tokens: int = MAX_PREFILL_TOKENS
         self.private_tokens: int = 0
         self._ratio: float = INIT_RATIO

@@ -176,8 +176,8 @@ class LiveRadix(Live, RadixEngine):
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes, token_s: float) -> None:
         planner = Planner(config, in_flight_gate=config.sees_prefills, plan_lasts_s=inf)
         self._token_s = token_s
-        super().__init__(limits.workload(), planner, cost, chunk_tokens=limits.step_tokens)
-        self.max_prefill_tokens = limits.prefill_tokens
+        super().__init__(limits.workload(), planner, cost)
+        self.chunk_tokens, self.max_prefill_tokens = limits.step_tokens, limits.prefill_tokens
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         return self.arrived(Job(request, self.planner_now()))
