@@ -1,14 +1,11 @@
-"""Measures times, for `peek bench` and the project's own benchmarks.
-
-`Rounds` times an action.  `Rig` is a planner with as little around it as possible.  `Bench` measures the
-tree, the walk, the plan and the offline order of one queue.
-"""
+"""Measures times, for `peek bench` and the project's own benchmarks."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import thread_time
 from typing import Final
@@ -54,7 +51,6 @@ class Rounds:
         action(*setup())  # to warm up
 
     def do(self, count: int) -> None:
-        """Run `count` more rounds."""
         for _ in range(count):
             arguments = self._setup()
             started = CLOCK()
@@ -112,30 +108,22 @@ class Queue:
         return request_id
 
     def waiting_ids(self) -> list[str]:
-        """As `WaitingQueue`."""
         return self.ids
 
     def translate(self, request_id: str) -> PendingRequest:
-        """As `WaitingQueue`."""
         return PendingRequest(request_id, self.keys[request_id], self.arrivals[request_id])
 
     def uncached_tokens(self, request_id: str) -> int:
-        """As `WaitingQueue`."""
         return 100
 
     def reorder(self, order: Sequence[str]) -> None:
-        """As `WaitingQueue`."""
         self.ids = list(order)
 
 
 class Rig:
-    """A planner, its queue and a cache, after one full cycle.
+    """A planner of the policy `label`, its queue of packed prompts and a cache, after one full cycle.
 
-    Args:
-        keys: packed prompts of the waiting requests.
-        cache: the engine's prefix cache.
-        label: label of the policy.
-        own_at: index of the first token that a request does not share; see `one_arrival`.
+    `own_at` is the index of the first token that a request does not share; see `one_arrival`.
     """
 
     def __init__(self, keys: Sequence[bytes], cache: RadixCache, label: str, own_at: int = 0) -> None:
@@ -148,7 +136,6 @@ class Rig:
         self.cycle()
 
     def cycle(self) -> None:
-        """Run one cycle: queue diff, plan, reorder."""
         self.planner.cycle(self.queue, self.cache, NOW)
 
     def turn_over(self) -> None:
@@ -175,9 +162,8 @@ def match_each(cache: RadixCache, keys: Sequence[bytes]) -> None:
 
     A match changes recency and, the first time, splits nodes.
     """
-    match = cache.match
     for key in keys:
-        match(key, "", len(key) >> 2)
+        cache.match(key, "", len(key) >> 2)
 
 
 def random_key(rng: np.random.Generator, n: int) -> bytes:
@@ -211,14 +197,10 @@ class Figure:
 
 
 class Bench:
-    """Measures the operations of `peek` on one queue.
+    """Measures the operations of `peek` on one queue, under the policy `label`, each in so many `rounds`.
 
-    Args:
-        keys: packed prompts; the last ones wait, and every second one before them is in the cache.
-        waiting: number of waiting prompts, at least 1.
-        label: label of the policy.
-        rounds: rounds of each measurement; the offline order has `FEW_ROUNDS`.
-        block_symbols: symbols per cache block, for the offline order.
+    Of the packed prompts `keys` the last ones wait, `waiting` of them, and every second one before them is
+    in the cache.  `block_symbols` are those of a cache block, for the offline order.
     """
 
     def __init__(
@@ -243,11 +225,10 @@ class Bench:
         yield self._walk(each_s)
         for what, happen in CHANGES.items():
             rig = Rig(self.waiting, self._cache(), self._label)
-            yield self._measured(f"plan, {what}", rig.cycle, _before(happen, rig), each_s)
-        what = f"offline order of {len(self._all):,} prompts"
-        yield self._measured(
-            what, lambda: reorder(self._all, block_tokens=self._block_symbols), rounds=FEW_ROUNDS
-        )
+            yield self._measured(f"plan, {what}", rig.cycle, partial(_changed, happen, rig), each_s)
+        what = f"offline order of {len(self._all):,} prompt{'s' * (len(self._all) != 1)}"
+        order = partial(reorder, self._all, block_tokens=self._block_symbols)
+        yield self._measured(what, order, rounds=FEW_ROUNDS)
 
     def _measured(
         self,
@@ -291,9 +272,7 @@ class Bench:
         return self._measured("dual-walk, cache changed", walk.walk, setup, each_s)
 
 
-def _before(happen: Callable[[Rig], None], rig: Rig) -> Callable[[], tuple[object, ...]]:
-    def setup() -> tuple[object, ...]:
-        happen(rig)
-        return ()
-
-    return setup
+def _changed(happen: Callable[[Rig], None], rig: Rig) -> tuple[()]:
+    """Make a change; the cycle that is timed takes no argument."""
+    happen(rig)
+    return ()

@@ -43,7 +43,8 @@ def bench(capsys: Capsys, *words: object) -> dict[str, Any]:
 
 def assert_rows(found: dict[str, Any], prompts: int) -> None:
     rows = found["rows"]
-    assert [row["what"] for row in rows] == [*MEASURED, f"offline order of {prompts:,} prompts"]
+    noun = "prompt" if prompts == 1 else "prompts"
+    assert [row["what"] for row in rows] == [*MEASURED, f"offline order of {prompts:,} {noun}"]
     assert all(0.0 < row["best_s"] <= row["median_s"] for row in rows)
     assert [(row["ratio"] or 0.0) > 0.0 for row in rows] == [False, False, True, True, True, True, False]
     assert found["backend"] == peek.backend()

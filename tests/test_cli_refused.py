@@ -41,6 +41,11 @@ FILES: dict[str, str | bytes] = {
     "list.json": "[]",
     "bad.json": "{}",
     "moe.json": '{"num_experts": 8}',
+    "tiny.json": json.dumps(
+        dict.fromkeys(
+            ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"), 8
+        )
+    ),
 }
 
 LABELS = " ".join(peek.PRESETS)
@@ -63,6 +68,10 @@ REFUSED: list[tuple[str, int, str]] = [
     ("simulate --arena-tokens -1", 2, "--arena-tokens -1"),
     ("simulate --arena-tokens many", 2, "--arena-tokens \"'many'\""),
     (f"simulate --arena-tokens {'9' * 30}", 2, f"--arena-tokens {'9' * 30}"),
+    (f"simulate --seed {'7' * 4301}", 2, f"\"'{'7' * 196}... has too many digits\""),
+    (f"simulate --arena-tokens {'7' * 4301}", 2, f"\"'{'7' * 196}... has too many digits\""),
+    (f"simulate --arena-tokens {'7' * 4300}", 2, f"'{'7' * 197}... is not in 1..'"),
+    (f"simulate --slo {'7' * 4301}", 2, f"\"'{'7' * 196}... is not a finite number\""),
     ("simulate --workload w4", 2, "w4 --trace-file"),
     ("simulate --workload w1a --trace-file x.gz", 2, "--trace-file x.gz w1a"),
     ("simulate --limit 5", 2, "'--limit: 5 needs --trace or --sessions'"),
@@ -132,6 +141,8 @@ REFUSED: list[tuple[str, int, str]] = [
     ("simulate --model list.json", 1, "'list.json: not a JSON object'"),
     ("simulate --model bad.json", 1, "\"bad.json: hidden_size is 'None', not a size\""),
     ("simulate --model moe.json", 1, "'moe.json: has num_experts'"),
+    ("simulate --model tiny.json", 2, "'an arena of' 'above 100,000,000: choose it with --arena-tokens'"),
+    ("check talk.jsonl --model tiny.json", 2, "'an arena of' 'choose it with --arena-tokens'"),
     ("simulate --trace talk.jsonl --per-request talk.jsonl", 2, "'is the same file as --trace'"),
     ("simulate --trace talk.jsonl --per-request x --rate-scale 1 --rate-scale 2", 2,
      "'takes one --rate-scale'"),

@@ -99,7 +99,9 @@ def engine_for(workload: Workload, kind: str, label: str | None = None, chunk: i
     planner = None if label is None else make_planner(config, kind, None)
     if kind == "blocks":
         return WatchedBlocks(workload, planner, CostModel(), max_batched_tokens=chunk)
-    return WatchedRadix(workload, planner, CostModel(), None, chunk)
+    engine = WatchedRadix(workload, planner, CostModel())
+    engine.chunk_tokens = chunk
+    return engine
 
 
 def assert_empty(engine: Watched) -> None:

@@ -400,6 +400,34 @@ def test_what_the_engine_says_of_itself() -> None:
     assert sglang.reader.facts == type(vllm.reader.facts)("sglang", 20_000, 48)
 
 
+@pytest.mark.parametrize("size", ["100,000,001", "9" * 30, "9" * 5000])
+def test_a_size_that_no_engine_has_is_not_taken(size: str) -> None:
+    """Else its simulation would take all memory."""
+    told = "INFO 11-22 05:40:00 [kv.py:1] GPU KV cache size: {} tokens\n"
+    found = read(
+        told.format("458,336")
+        + told.format(size)
+        + f"INFO 11-22 05:40:00 [a.py:2] {{'max_log_len': {size}}}\n"
+    )
+    assert found.broken == []
+    assert found.reader.facts.arena_tokens == 458_336
+
+
+def test_numbers_of_any_length_are_named() -> None:
+    azure = as_csv(
+        ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
+        [["2023-11-16 18:15:46", each, 1] for each in ("7" * 5000, "7" * 20, "000")],
+    )
+    long = f"{'7' * 197}..., not a whole number in 0..100000000"
+    assert read(azure).broken == [
+        f"a length is {long}",
+        f"a length is {'7' * 20}, not a whole number in 0..100000000",
+        "the prompt is empty",
+    ]
+    row = {"timestamp": START, "prompt": "abc", "at": [1]}
+    assert read(jsonl([row]), prompt=f"at.{'7' * 5000}").broken == [f"has no 'at.{'7' * 193}..."]
+
+
 # -- damage -------------------------------------------------------------------------------------------------
 
 WHOLE = [form for form in FORMS if isinstance(FORMS[form][0], str) and form != "sglang json, bare"]
@@ -528,6 +556,16 @@ def test_a_cell_may_have_line_ends() -> None:
     assert len(cut.broken) == 1
 
 
+def test_a_cut_prompt_is_one_broken_line_whatever_it_quotes() -> None:
+    said = 'He said "no}" and "[yes". ' * 20_000
+    rows = json.dumps([{"timestamp": START, "prompt": said}] * 2).replace("}, {", "},\n{")
+    found = read("[\n" + rows[1:-60])
+    assert [len(found.arrivals), len(found.broken)] == [1, 1]
+    spoken = said + "it's"
+    line = f"[2026-11-22 05:40:00] Receive: obj=GenerateReqInput(rid='x', text={spoken!r}, "
+    assert len(read(line[:-60]).broken) == 1
+
+
 def test_several_prompts_are_as_many_requests() -> None:
     row = {"timestamp": START, "prompt": ["abcdefgh", "abcdxxxx"], "usage": {"completion_tokens": 9}}
     tokens = {"timestamp": START, "input": [[1, 2, 3], [1, 2, 4]]}
@@ -535,6 +573,40 @@ def test_several_prompts_are_as_many_requests() -> None:
     assert [each.prompt for each in found.arrivals] == ["abcdefgh", "abcdxxxx", [1, 2, 3], [1, 2, 4]]
     assert [each.output_tokens for each in found.endings] == [5, 5, 0, 0]
     assert len({each.name for each in found.arrivals}) == 4
+
+
+@pytest.mark.parametrize("name", ["data", "results", "items", "logs"])
+@pytest.mark.parametrize("place", ["", "body", "request"])
+def test_a_request_with_a_list_beside_it_is_no_export(name: str, place: str) -> None:
+    beside = {"timestamp": START, name: [{"text": "the answer"}]}
+    row = {**beside, place: {"prompt": TEXT[0]}} if place else {**beside, "prompt": TEXT[0]}
+    found = read(jsonl([row, row]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]] * 2  # type: ignore[union-attr]
+    assert found.broken == []
+    assert len(read(jsonl([{"request": {"url": "/export"}, name: [row, row, row]}])).arrivals) == 3
+
+
+@pytest.mark.parametrize(
+    ("place", "body"),
+    [
+        ("body", {"prompt": TEXT[0]}),
+        ("request", {"body": {"prompt": TEXT[0]}}),
+        ("request_body", json.dumps({"prompt": TEXT[0]})),
+        ("params", {"prompt": TEXT[0]}),
+    ],
+)
+def test_a_loggers_message_beside_a_request_is_not_the_line(place: str, body: Any) -> None:
+    row = {"timestamp": ISO[0], "level": "info", "message": "POST /v1/completions", place: body}
+    found = read(jsonl([row]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
+    assert found.reader.unknown == 0
+
+
+@pytest.mark.parametrize("asked", [{"prompt": TEXT[0]}, {"request_body": json.dumps({"prompt": TEXT[0]})}])
+@pytest.mark.parametrize("name", ["request", "body"])
+def test_a_field_without_a_prompt_does_not_hide_the_request(name: str, asked: dict[str, Any]) -> None:
+    found = read(jsonl([{"timestamp": START, name: {"method": "POST", "id": 7}, **asked}]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
 
 
 def test_a_bad_row_of_an_export_costs_itself_only() -> None:

@@ -26,19 +26,9 @@ from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, simulate
 from peek.simulation.trace import at_session_rate, iter_rows, read_mooncake, read_sessions
 from peek.simulation.workload import SimRequest, ideal_hit, pack_tokens
-from peek.traffic import (
-    CUT,
-    Arrival,
-    Ending,
-    Event,
-    Measured,
-    Reader,
-    RequestRows,
-    Tracer,
-    bare_unit,
-    doubt,
-    seconds,
-)
+from peek.traffic import Arrival, Ending, Event, Measured, Reader, RequestRows, Tracer
+from peek.traffic.engines import CUT
+from peek.traffic.times import bare_unit, doubt, seconds
 
 IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
 """Two prompts that share two blocks of 16 and part of a third, and one of its own."""

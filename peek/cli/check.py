@@ -29,7 +29,7 @@ from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import CostModel
 from peek.simulation.simulate import CACHES, TARGETS, Target
-from peek.simulation.trace import WARMUP_SHARE, TraceRow, at_rate, recorded
+from peek.simulation.trace import WARMUP_SHARE, at_rate, recorded, row_of
 from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import Reader, Tracer
 
@@ -101,10 +101,8 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
     reader = Reader(trace.request_rows(options, "", encode), json_loads())
     tracer = Tracer(secrets.token_bytes(32), None, encode)
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
-    if not tracer.counts.requests:
-        raise trace.nothing_read(options.logs, reader)
     with cli.naming(*options.logs):
-        rows = list(map(_trace_row, tracer.rows(options.output_tokens, options.rate)))
+        rows = list(map(row_of, tracer.rows(options.output_tokens, options.rate)))
     name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
@@ -131,41 +129,26 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
         "assumed": _assumed(options, facts.engine),
         "rate_scale": options.rate_scale,
     }
-    return found, {**_answer_told(found), **told, **_simulation_told(found)}
+    return found, _told(found, told)
 
 
-def _trace_row(row: dict[str, Any]) -> TraceRow:
-    lengths = (row["input_length"], row["output_length"])
-    return TraceRow(
-        row["timestamp"], *lengths, tuple(row["hash_ids"]), row["block_tokens"], row.get("tenant", "")
-    )
-
-
-def _answer_told(found: Answer) -> dict[str, Any]:
-    changes = [
-        {
-            **asdict(each),
-            "figure": each.figure.name,
-            "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
-        }
-        for each in found.ours
-    ]
+def _told(found: Answer, told: dict[str, Any]) -> dict[str, Any]:
+    """Put what the answer says around what is `told` of log and settings."""
+    settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
+    changes, runs = [], []
+    for each in found.ours:
+        says = "gain" if each.is_gain else "loss" if each.is_loss else "same"
+        changes.append({**asdict(each), "figure": each.figure.name, "says": says})
+    for label, run in found.draws[0].items():
+        spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
+        runs.append({**run, "setting": settings.get(label, OURS), "spread": spread})
     return {
         "verdict": found.verdict,
         "sentence": said_of(found),
         "advised": found.advised,
         "flag": found.engine.stock[found.advised],
         "changes": changes,
-    }
-
-
-def _simulation_told(found: Answer) -> dict[str, Any]:
-    settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
-    runs = []
-    for label, run in found.draws[0].items():
-        spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
-        runs.append({**run, "setting": settings.get(label, OURS), "spread": spread})
-    return {
+        **told,
         "arena_tokens": found.workload.arena_tokens,
         "max_running": found.workload.max_running,
         "simulated": len(found.workload.requests),

@@ -25,6 +25,7 @@ import typer
 
 from peek import InvalidConfig, PeekConfig, PeekError, WorkloadError
 from peek.compressed import bare
+from peek.offline.formats import excerpt, excerpt_of
 from peek.simulation.simulate import Target
 
 LARGEST_COUNT: Final = 100_000_000  # the arena of hundreds of accelerators, and still quick to set up
@@ -74,15 +75,15 @@ class OfContext:
 def parse_seed(text: str) -> int:
     try:
         return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not an integer") from None
+    except ValueError as error:
+        fault = "has too many digits" if "digits" in str(error) else "is not an integer"
+        raise typer.BadParameter(f"{excerpt_of(text)} {fault}") from None
 
 
 def parse_count(text: str, most: int = LARGEST_COUNT) -> int:
-    """Parse a number of tokens or rows."""
     count = parse_seed(text)
     if not 1 <= count <= most:
-        raise typer.BadParameter(f"{count} is not in 1..{most}")
+        raise typer.BadParameter(f"{excerpt(str(count))} is not in 1..{most}")
     return count
 
 
@@ -92,7 +93,7 @@ def _parse(text: str, what: str, is_valid: Callable[[float], bool]) -> float:
     except ValueError:
         number = nan
     if not (isfinite(number) and is_valid(number)):
-        raise typer.BadParameter(f"{str(text)!r} is not {what}")
+        raise typer.BadParameter(f"{excerpt_of(str(text))} is not {what}")
     return number
 
 
@@ -105,7 +106,6 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_part(text: str) -> float:
-    """Parse a number above 0 and up to 1."""
     parse_rate(text)
     return _parse(text, "in 0..1", lambda number: number <= 1.0)
 
@@ -118,7 +118,6 @@ def parse_slo(text: str) -> Target:
 
 
 def check_choice(option: str, value: str, valid: Iterable[str]) -> None:
-    """Raise `BadParameter` for a name that is not among the valid ones."""
     if value not in valid:
         shown = ", ".join(filter(None, valid))
         raise typer.BadParameter(f"{value!r} is unknown; valid: {shown}", param_hint=option)
@@ -155,7 +154,6 @@ def policy_of(label: str) -> PeekConfig:
 
 
 def check_policies(labels: Sequence[str]) -> None:
-    """Raise `BadParameter` for a label of --policy that names no policy."""
     with as_usage_error("--policy"):
         for label in labels:
             policy_of(label)
@@ -261,7 +259,6 @@ def read_path(metavar: str, text: str, default: Any = MISSING, parser: Parser = 
 
 
 def value(text: str, default: Any, metavar: str = "NAME", parser: Parser = None, *flags: str) -> Any:
-    """Declare an option with a value."""
     return as_field(typer.Option(*flags, parser=parser, metavar=metavar, help=text), default)
 
 
@@ -271,12 +268,10 @@ def count(text: str, default: int | None = None, most: int = LARGEST_COUNT) -> A
 
 
 def positive(text: str, default: Any = None) -> Any:
-    """Declare an option: a finite number above 0."""
     return value(text, default, "FLOAT", parse_rate)
 
 
 def switch(flag: str, text: str, default: bool | None = False) -> Any:
-    """Declare an option without a value."""
     return as_field(typer.Option(flag, help=text), default)
 
 

@@ -173,7 +173,6 @@ def _opened_table(path: Path) -> Iterator[Any]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number of things."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
@@ -196,7 +195,6 @@ class BadLines:
             self.leave_out(number, excerpt(str(error)))
 
     def leave_out(self, number: int, fault: str) -> None:
-        """Count line `number` as left out because of a fault."""
         self.count += 1
         reason = " ".join(fault.split())
         if reason not in self._told and len(self._told) < SHOWN_FAULTS:

@@ -49,8 +49,6 @@ BEHIND: Final = "not understood, put behind the others"
 
 @dataclass(frozen=True, kw_only=True)
 class Ordering:
-    """What to reorder, and for which cache."""
-
     source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .xz, .zst, .parquet; -: stdin.")
     cache_tokens: int = cli.count("Tokens of the engine's KV cache.", CACHE_TOKENS)
     block_tokens: int = cli.count("Tokens of a cache block.", BLOCK_TOKENS)

@@ -59,7 +59,6 @@ class Batch:
 
     @property
     def title(self) -> str:
-        """The workload in a few words."""
         workload, scale, rate = self.workload, self.workload.rate_scale, self.workload.session_rate
         if workload.load == "trace":
             return f"trace {workload.name}" + f", arrivals {scale:g} times as fast" * (scale != 1.0)
@@ -70,7 +69,6 @@ class Batch:
 
     @property
     def setting(self) -> str:
-        """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         warmup = f" (the first {workload.warmup} warm up, unmeasured)" if workload.warmup else ""
         fleet = "" if replicas is None else f", {counted(replicas, 'replica')}"
@@ -164,8 +162,6 @@ def _percent(ratio: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table."""
-
     heading: str  # three lines: what, which, unit
     figure: Figure
     text: Callable[[float], str] = significant  # function that formats the value of the figure

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -141,13 +141,12 @@ def simulate_command(options: SimulateOptions) -> None:
         cost = machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
         given["arena_tokens"] = options.arena_tokens or arena_of(cost, options.memory_utilization)
     sizes: dict[str, Any] = {name: size for name, size in given.items() if size is not None}
-    workloads = [replace(each, **sizes) for each in _workloads(options)]
     cost = cost or costs.cost_model_for(options.workload)
+    batches = [Batch(replace(each, **sizes), options.cache, cost, []) for each in _workloads(options)]
     per_request = io.StringIO()
     lines = csv.writer(per_request, lineterminator="\n")
     lines.writerow(PER_REQUEST_COLUMNS)
-    note = None if options.per_request is None else partial(_note, lines)
-    batches = _batches(options, cost, workloads, policies, shapes, note)
+    _run(options, batches, policies, shapes, None if options.per_request is None else lines)
     if options.plot is not None:  # files come first, as a table above an error looks like success
         save_plot(options.plot, batches)
     if options.per_request is not None:
@@ -238,9 +237,13 @@ def machine(card: str, cards: int, model: str) -> CostModel:
 
 
 def arena_of(cost: CostModel, part: float) -> int:
-    """Return the arena in tokens beside the weights; `BadParameter` if they do not fit."""
+    """Return the arena in tokens beside the weights; `BadParameter` for none, or too large a one."""
     with cli.as_usage_error("--card", ": more of them with --cards, or --memory-utilization"):
-        return costs.arena_tokens(cost.hardware, cost.model, part)
+        tokens = costs.arena_tokens(cost.hardware, cost.model, part)
+    if tokens > cli.LARGEST_COUNT:
+        said = f"an arena of {tokens:,} tokens, above {cli.LARGEST_COUNT:,}: choose it with --arena-tokens"
+        raise typer.BadParameter(said, param_hint="--model")
+    return tokens
 
 
 # -- workloads and runs ---------------------------------------------------------------------------------
@@ -281,40 +284,34 @@ def _sessions(path: Path, options: SimulateOptions) -> list[Workload]:
     return [recorded, *(at_session_rate(recorded, rate, seed) for seed in seeds[1:])]
 
 
-def _batches(
-    options: SimulateOptions,
-    cost: CostModel,
-    workloads: list[Workload],
-    policies: Sequence[str],
-    shapes: Sequence[FleetShape],
-    note: Callable[[str, int, list[Job]], None] | None,
-) -> list[Batch]:
-    """Run each workload under each policy and fleet; without `shapes` on a single engine."""
-    batches = [Batch(workload, options.cache, cost, []) for workload in workloads]
+def _run(
+    options: SimulateOptions, batches: list[Batch], policies: list[str], shapes: list[FleetShape], lines: Any
+) -> None:
+    """Run each workload under each policy and fleet; without `shapes` on a single engine, with `_note`."""
     fleets: list[FleetShape | None] = [*shapes] or [None]
-    requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
+    requests = sum(len(batch.workload.requests) for batch in batches) * len(policies) * len(fleets)
     targets = [*TARGETS, *options.slo]
     with ProgressBar(requests) as progress:
-        how = (options.cache, time.perf_counter, cost, progress.show)
+        how = (options.cache, time.perf_counter, batches[0].cost, progress.show)
         for batch, label, shape in product(batches, policies, fleets):
             workload, name = batch.workload, label if shape is None else f"{shape.router}, {label}"
-            progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
+            progress.next_part(f"{name}, seed {workload.seed}" if len(batches) > 1 else name)
             if shape is None:
-                watch = None if note is None else partial(note, label, workload.seed)
+                watch = None if lines is None else partial(_note, lines, label, workload.seed)
                 figures = simulate(workload, label, *how, watch, targets)
             else:
                 figures = simulate_fleet(workload, label, shape, *how, targets=targets)
-            batch.runs.append({**figures, **_setting(workload, options.cache, cost)})
-    return batches
+            batch.runs.append({**figures, **_setting(batch)})
 
 
-def _setting(workload: Workload, cache: str, cost: CostModel) -> dict[str, Any]:
+def _setting(batch: Batch) -> dict[str, Any]:
+    workload = batch.workload
     found = {
         "warmup": workload.warmup,
         "arena_tokens": workload.arena_tokens,
-        "cache": cache,
-        "hardware": cost.hardware.name,
-        "model": cost.model.name,
+        "cache": batch.cache,
+        "hardware": batch.cost.hardware.name,
+        "model": batch.cost.model.name,
         "backend": backend(),
     }
     if workload.session_rate is not None:

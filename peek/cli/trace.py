@@ -80,8 +80,6 @@ def trace_command(options: TraceOptions) -> None:
     rows = request_rows(options, options.tenant_field, encode)
     reader = Reader(rows, json_loads(), KINDS[options.form])
     (bad,) = read_logs([source], reader, tracer)
-    if not tracer.counts.requests:
-        raise nothing_read([source], reader)
     with cli.naming(source), write_whole([target]) as (stream,):
         for row in tracer.rows(options.output_tokens, options.rate):
             stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
@@ -101,7 +99,10 @@ def request_rows(options: Any, tenant: str, encode: Encode | None) -> RequestRow
 
 
 def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[BadLines]:
-    """Read all logs; return the lines left out of each, the first of which are named on stderr."""
+    """Read all logs; return the lines left out of each, the first of which are named on stderr.
+
+    `WorkloadError` if no request is read, or none has the named field of its answer's length.
+    """
     faults = []
     for source in sources:
         bad = BadLines(source)
@@ -113,20 +114,13 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
     for event in reader.rest():
         with faults[-1].leaving_out(0):
             tracer.take(event)
-    if reader.rows.output and tracer.counts.requests and not tracer.counts.answered:
-        field = f"{excerpt_of(reader.rows.output)} (--output-field)"
-        raise WorkloadError(f"{_shown(sources)}: no request has {field}")
+    with cli.naming(*sources):
+        if not tracer.counts.requests:
+            said = [*reader.hints(), *unread(reader.not_understood())]
+            raise WorkloadError("; ".join(["holds no request that is understood", *said]))
+        if reader.rows.output and not tracer.counts.answered:
+            raise WorkloadError(f"no request has {excerpt_of(reader.rows.output)} (--output-field)")
     return faults
-
-
-def _shown(sources: Sequence[Path]) -> str:
-    return ", ".join(map(str, sources))
-
-
-def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
-    """Return the error for logs without a request, with advice."""
-    said = [*reader.hints(), *unread(reader.not_understood())]
-    return WorkloadError("; ".join([f"{_shown(sources)}: holds no request that is understood", *said]))
 
 
 def unread(left: Mapping[str, Any]) -> list[str]:

@@ -53,10 +53,6 @@ class BatchTrie:
         self._leaves: list[BatchNode] = []
         self._lengths: list[int] = []
 
-    def __len__(self) -> int:
-        """Number of prompts added so far.  O(1)."""
-        return len(self._leaves)
-
     def add(self, prompt: object, namespace: str = "") -> None:
         """Add the next prompt; its index is the number of prompts added before.
 

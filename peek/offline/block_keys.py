@@ -48,10 +48,7 @@ def block_keys(prompt: Any, block_tokens: int = BLOCK_TOKENS, namespace: str = "
 
 
 def batch_keys(
-    tokens: npt.NDArray[np.int32],
-    lengths: Ints,
-    block_tokens: int = BLOCK_TOKENS,
-    namespaces: list[str] | None = None,
+    tokens: npt.NDArray[np.int32], lengths: Ints, block_tokens: int, namespaces: list[str] | None = None
 ) -> tuple[Keys, Ints, Ints]:
     """Return the keys of all whole blocks of a batch, prompt after prompt.
 

@@ -118,8 +118,6 @@ def with_end(line: bytes, end: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The request of one line of a batch file."""
-
     custom_id: str  # "" for none
     namespace: str  # model and other fields that keep requests from sharing KV, such as `cache_salt`
     prompt: str | list[int]

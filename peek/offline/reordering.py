@@ -49,7 +49,6 @@ ENGINES: Final = {"vllm": Engine(0, 0), "sglang": Engine(32, 16)}
 
 
 def engine_named(name: str) -> Engine:
-    """Return the engine of this name; `InvalidConfig` for an unknown name."""
     if name not in ENGINES:
         raise InvalidConfig(f"engine {name!r} is unknown; valid: {', '.join(ENGINES)}")
     return ENGINES[name]

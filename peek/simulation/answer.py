@@ -165,12 +165,10 @@ class Answer:
 
     @property
     def gains(self) -> list[Change]:
-        """The changes in which `peek` is better than every stock setting."""
         return [each for each in self.ours if each.is_gain]
 
     @property
     def losses(self) -> list[Change]:
-        """The changes in which `peek` is worse than some stock setting."""
         return [each for each in self.ours if each.is_loss]
 
     @property

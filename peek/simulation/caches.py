@@ -384,7 +384,6 @@ class BlockCache:
         return found
 
     def holds(self, symbol: int) -> bool:
-        """True if a block of that name is cached.  O(1)."""
         return symbol in self._blocks
 
     def names(self) -> frozenset[int]:

@@ -8,9 +8,8 @@ definition leaves a choice open, the comment at the constant says so.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import islice
 from math import log
 from os import PathLike
 from random import Random
@@ -162,16 +161,13 @@ def _prompt(spec: _SharedPrefixCell, seed: int, group: int, question: int, lengt
 
 
 def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
-    """Draw `count` groups by popularity: one shuffle, then Zipf samples by `rng.random()`.
+    """Draw `count` groups by popularity: one shuffle, then Zipf samples, each of one `rng.random()`.
 
     The group at position r of the shuffled list has weight 1 / (r + 1).
     """
     by_rank = list(range(groups))
     rng.shuffle(by_rank)
-    cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(groups)))
-    total = cumulative[-1]
-    # The upper bound is the last index, since random() * total may round up to total.
-    return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
+    return rng.choices(by_rank, [1.0 / (rank + 1) for rank in range(groups)], k=count)
 
 
 def _agentic_workload(

@@ -193,13 +193,8 @@ def card_named(name: str, count: int = 1) -> Hardware:
     card = CARDS[name]
     if count == 1:
         return card
-    return replace(
-        card,
-        name=f"{count}x{card.name} TP={count}",
-        flops=count * card.flops,
-        bandwidth=count * card.bandwidth,
-        memory_gib=count * card.memory_gib,
-    )
+    sums = {each: count * getattr(card, each) for each in ("flops", "bandwidth", "memory_gib")}
+    return replace(card, name=f"{count}x{card.name} TP={count}", **sums)
 
 
 def model_named(name: str) -> Model:

@@ -115,7 +115,6 @@ class SimEngine(ABC):
         self._followers: dict[str, list[SimRequest]] = {}
         self._held_back: deque[SimRequest] = deque()
         self._continuations = Continuations(workload.unit_tokens)
-        self._outstanding: int = 0
         self._finished: int = 0
         self._rank: int = 0
 
@@ -196,17 +195,15 @@ class SimEngine(ABC):
         while self._arrivals and self._arrivals[0][0] <= self.now:
             at_s, _, request = heappop(self._arrivals)
             limit = self.workload.client_concurrency
-            if limit is not None and self._outstanding >= limit:
+            if limit is not None and len(self.jobs) - self._finished >= limit:
                 self._held_back.append(request)
-                continue
-            self.accept(request, at_s)
+            else:
+                self.accept(request, at_s)
 
     def accept(self, request: SimRequest, at_s: float) -> Job:
         """Queue `request`, which arrived at `at_s`; return its job."""
-        job = self.make_job(request, at_s)
-        self.jobs[job.request_id] = job
+        job = self.jobs[request.request_id] = self.make_job(request, at_s)
         self.enqueue(job)
-        self._outstanding += 1
         return job
 
     def stuck(self) -> list[Job]:
@@ -228,7 +225,6 @@ class SimEngine(ABC):
         self.running.remove(job)
         self.release(job)
         self._finished += 1
-        self._outstanding -= 1
         for request in self._followers.pop(job.request_id, []):
             self.schedule_arrival(request, max(request.arrival_s, self.now + request.think_s))
         if self._held_back:
@@ -510,12 +506,7 @@ class RadixEngine(SimEngine):
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        planner: Planner | None,
-        cost: StepTimes,
-        progress: Progress = None,
-        chunk_tokens: int = CHUNK_TOKENS,
+        self, workload: Workload, planner: Planner | None, cost: StepTimes, progress: Progress = None
     ) -> None:
         super().__init__(workload, planner, cost, progress)
         # A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
@@ -529,10 +520,9 @@ class RadixEngine(SimEngine):
         self._refresh_cycles = 0
         self.unit: int = workload.unit_tokens
         self.cache: RadixCache = RadixCache(workload.unit_tokens)
-        self.chunk_tokens: int = chunk_tokens
+        self.chunk_tokens: int = CHUNK_TOKENS
         self.max_prefill_tokens: int = MAX_PREFILL_TOKENS
         self.private_tokens: int = 0
-        self._capacity: int = workload.arena_tokens
         self._ratio: float = INIT_RATIO
         self._full = False
         self._chunked: Job | None = None
@@ -549,7 +539,7 @@ class RadixEngine(SimEngine):
     @property
     def available(self) -> int:
         """Number of tokens that are free or could be evicted."""
-        return self._capacity - self.private_tokens - self.cache.locked_tokens
+        return self.workload.arena_tokens - self.private_tokens - self.cache.locked_tokens
 
     def plan(self) -> None:
         super().plan()
@@ -726,7 +716,7 @@ class RadixEngine(SimEngine):
     def _take(self, job: Job, tokens: int) -> None:
         """Give `job` `tokens` tokens outside the tree; evict from the tree as many as are missing."""
         self._hold_private(job, job.private + tokens)
-        short = self.private_tokens + self.cache.cached_tokens - self._capacity
+        short = self.private_tokens + self.cache.cached_tokens - self.workload.arena_tokens
         if short > 0:
             self.cache.evict(short, self.eviction_score())
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, WorkloadError
@@ -29,8 +29,6 @@ from peek.simulation.workload import CIRCLE, Progress, SimRequest, Workload, fol
 from peek.trie.keys import pack
 
 MOST_REPLICAS: Final = 16_384
-
-Answer = TypeVar("Answer")
 
 
 class ReportedBlocks:
@@ -173,12 +171,17 @@ class SimFleet:
             request.request_id, key, request.num_tokens, request.output_tokens, self.now, request.namespace,
             request.session,
         )  # fmt: skip
-        self._timed(partial(self.router.arrived, arrival))
+        self._timer()
+        self.router.arrived(arrival)
+        self._timer()
         self._send()
 
     def _send(self) -> None:
         """Send the requests that the router names; those to a dead replica wait until its loss is known."""
-        for request_id, name in self._timed(partial(self.router.ready, self.now)):
+        self._timer()
+        named = self.router.ready(self.now)
+        self._timer()
+        for request_id, name in named:
             member = self.members[name]
             if not member.alive:
                 continue
@@ -225,12 +228,6 @@ class SimFleet:
             self._arrive(self._held_back.popleft())
         if self._progress is not None:
             self._progress(len(self._finished))
-
-    def _timed(self, decide: Callable[[], Answer]) -> Answer:
-        self._timer()
-        answer = decide()
-        self._timer()
-        return answer
 
     def _tell(self, *reports: Callable[[], None]) -> None:
         """Give reports to the router, at once or `stale_s` later, and then do what it says."""

@@ -8,6 +8,7 @@ symbols of an answer are guesses until the caller tells them by `correct`, befor
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -29,8 +30,6 @@ _MIX: Final = 0x1E3779B97F4A7C15  # an odd number whose multiples spread over 64
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of the real engine."""
-
     arena_tokens: int  # size of the KV cache in tokens, a multiple of `unit_tokens`, those of a block or page
     unit_tokens: int
     max_running: int  # cap on requests that run at once, the seats
@@ -143,7 +142,7 @@ class LiveBlocks(Live, BlockEngine):
         self._generated = 0
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        return self.arrived(Job(request, arrival_s, _numbers(request.key)))
+        return self.arrived(Job(request, arrival_s, array("i", request.key)))
 
     def fresh_symbol(self) -> int:
         """Return the next symbol below 0, from -1 down; after the least comes -1 again."""
@@ -161,7 +160,7 @@ class LiveBlocks(Live, BlockEngine):
         super().plan()
 
     def learn(self, job: Job, answer: bytes) -> None:
-        names = _numbers(answer)
+        names = array("i", answer)
         start = len(job.request.key) >> 2
         for symbol, name in zip(job.symbols[start:], names, strict=False):
             self.cache.rename(symbol, name)
@@ -177,8 +176,8 @@ class LiveRadix(Live, RadixEngine):
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes, token_s: float) -> None:
         planner = Planner(config, in_flight_gate=config.sees_prefills, plan_lasts_s=inf)
         self._token_s = token_s
-        super().__init__(limits.workload(), planner, cost, chunk_tokens=limits.step_tokens)
-        self.max_prefill_tokens = limits.prefill_tokens
+        super().__init__(limits.workload(), planner, cost)
+        self.chunk_tokens, self.max_prefill_tokens = limits.step_tokens, limits.prefill_tokens
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         return self.arrived(Job(request, self.planner_now()))
@@ -190,11 +189,6 @@ class LiveRadix(Live, RadixEngine):
     def planner_now(self) -> float:
         assert self.planner is not None
         return self.planner.work_done * self._token_s
-
-
-def _numbers(key: bytes) -> list[int]:
-    numbers: list[int] = np.frombuffer(key, dtype="<i4").tolist()
-    return numbers
 
 
 def folded(values: Iterable[int] | np.ndarray) -> bytes:

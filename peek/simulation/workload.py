@@ -28,8 +28,6 @@ Progress = Callable[[int], None] | None
 
 @dataclass(frozen=True, slots=True)
 class SimRequest:
-    """One request of a workload."""
-
     request_id: str
     arrival_s: float  # arrival in seconds since the start of the run; with `after`, the earliest arrival
     key: bytes  # the prompt as packed int32 little-endian symbols of `Workload.unit_tokens` tokens each

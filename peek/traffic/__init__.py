@@ -4,7 +4,6 @@ A `Reader` gives each line to the format that knows it.  A `Tracer` turns the ev
 format.  `wrapped` removes what a container runtime puts around a line; `rows` and `engines` read the rest.
 """
 
-from peek.traffic.engines import CUT as CUT
 from peek.traffic.events import Arrival as Arrival
 from peek.traffic.events import Ending as Ending
 from peek.traffic.events import Event as Event
@@ -12,9 +11,6 @@ from peek.traffic.events import Measured as Measured
 from peek.traffic.reader import Reader as Reader
 from peek.traffic.rows import RequestRows as RequestRows
 from peek.traffic.times import UNITS as UNITS
-from peek.traffic.times import bare_unit as bare_unit
-from peek.traffic.times import doubt as doubt
-from peek.traffic.times import seconds as seconds
 from peek.traffic.tracer import BLOCK_TOKENS as BLOCK_TOKENS
 from peek.traffic.tracer import Counts as Counts
 from peek.traffic.tracer import Tracer as Tracer

@@ -53,11 +53,14 @@ class Format:
         raise NotImplementedError
 
     def note(self, message: str, **forms: re.Pattern[str]) -> None:
-        """Store the numbers that a message gives; `forms` has a pattern for each field of `Facts`."""
+        """Store the numbers that a message gives; `forms` has a pattern for each field of `Facts`.
+
+        A number above `LARGEST` is none: an arena as large as that would take all memory to simulate.
+        """
         for name, form in forms.items():
             told = form.search(message)
-            if told is not None:
-                setattr(self.facts, name, int(told[1].replace(",", "")))
+            if number := tokens_of(told and told[1].replace(",", "")):
+                setattr(self.facts, name, number)
 
     def begin(self) -> None:
         """Reset what holds for one file only, as another file begins."""
@@ -94,12 +97,9 @@ _VLLM_OLD: Final = re.compile(
     rf"prompt[ _]token[ _]ids: ({_IDS})(?:, {_EMBEDS})?"
     r"(?:, lora_request: (.*?)(?:, prompt_adapter_request: [^,]*)?)?\.$"
 )
-_VLLM_ANSWERS: Final = (
-    re.compile(rf"Generated response (\S+)(?: \(streaming \w+\))? details: output_token_ids: ({_IDS})$"),
-    re.compile(
-        rf"Generated response (\S+)(?: \(streaming \w+\))?: output: (?:None|{_STRING})"
-        rf"(?:, output_token_ids: ({_IDS}))?, finish_reason: \S+$"
-    ),
+_VLLM_ANSWER: Final = re.compile(
+    rf"Generated response (\S+)(?: \(streaming \w+\))?(?: details: output_token_ids: ({_IDS})"
+    rf"|: output: (?:None|{_STRING})(?:, output_token_ids: ({_IDS}))?, finish_reason: \S+)$"
 )
 _VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
 _VLLM_ARENA: Final = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
@@ -162,7 +162,7 @@ class VllmLog(Format):
     def _other(self, message: str) -> Iterable[Event]:
         """Read the facts in a server's line that logs no request."""
         told = _VLLM_CUT.search(message)
-        self._cut_at = int(told[1]) if told else self._cut_at
+        self._cut_at = tokens_of(told[1]) if told else self._cut_at
         self.note(message, arena_tokens=_VLLM_ARENA, max_running=_VLLM_SEATS)
         self.facts.engine = "vllm"
         _check_begins(message, "Request ", "Received request ", "Generated response ")
@@ -178,9 +178,10 @@ class VllmLog(Format):
             self._body(body[1], at_s, body[2], level)
         elif (received := _VLLM_RECEIVED.match(message)) and not _again(received[2], received[3]):
             yield from self._received(received[1], at_s, received[2], received[3])
-        elif answer := next(filter(None, (form.match(message) for form in _VLLM_ANSWERS)), None):
-            if answer[2] and answer[2] not in ("None", "[]"):
-                yield Ending(answer[1], answer[2].count(",") + 1)
+        elif answer := _VLLM_ANSWER.match(message):
+            ids = answer[2] or answer[3] or "None"
+            if ids not in ("None", "[]"):
+                yield Ending(answer[1], ids.count(",") + 1)
         else:
             raise WorkloadError(_NOT_UNDERSTOOD)
 
@@ -271,7 +272,7 @@ _COUNTS: Final = ("completion_tokens", "prompt_tokens", "cached_tokens")
 _NAMESPACES: Final = ("lora_path", "extra_key", "cache_salt")
 _MAX_NEW_TOKENS: Final = re.compile(r"sampling_params=\[?\{[^{}]*'max_new_tokens': (\d+)")
 _PRIORITY: Final = re.compile(r"\bpriority=(-?\d+)")
-_ANY_STRING: Final = re.compile(_STRING)
+_ANY_STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?")  # or its beginning, see `_MARKS`
 _SGLANG_CUT: Final = 2048  # characters or items of a list to which `--log-requests-level 2` cuts a prompt
 
 

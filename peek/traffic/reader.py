@@ -122,9 +122,10 @@ class _Csv(Format):
             raise WorkloadError(
                 f"lengths are {excerpt_of(prompt)} and {excerpt_of(answer)}, not whole numbers"
             )
-        if int(prompt) == 0:
+        tokens = _bounded(prompt)
+        if tokens == 0:
             raise WorkloadError("the prompt is empty")
-        found = Measured(name, seconds(at, unit), _bounded(int(prompt)), _bounded(int(answer)))
+        found = Measured(name, seconds(at, unit), tokens, _bounded(answer))
         self.requests += 1
         return found
 
@@ -193,7 +194,6 @@ class _Requests(Format):
         return self._read(line, row)
 
     def mine(self, row: dict[str, Any]) -> bool:
-        """Whether a row has the form of this class."""
         return True
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
@@ -346,7 +346,11 @@ def _has_prompt(row: dict[str, Any]) -> bool:
     )  # fmt: skip
 
 
-def _bounded(tokens: int | float) -> int:
-    if isinstance(tokens, float) or not 0 <= tokens <= LARGEST:
-        raise WorkloadError(f"a length is {tokens}, not a whole number in 0..{LARGEST}")
+def _bounded(tokens: int | float | str) -> int:
+    """Return a length, also one that is written in digits."""
+    if isinstance(tokens, str) and len(tokens) < 20:
+        tokens = int(tokens)
+    if not isinstance(tokens, int) or not 0 <= tokens <= LARGEST:
+        shown = excerpt(str(tokens))
+        raise WorkloadError(f"a length is {shown}, not a whole number in 0..{LARGEST}")
     return tokens

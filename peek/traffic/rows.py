@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from peek.errors import WorkloadError
@@ -167,12 +168,30 @@ def _each(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _body_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the request in a row: of a field, of `params`, or the row itself.  `WorkloadError` if cut."""
-    for name in BODY_NAMES:
-        found = _object(row.get(name), name)
-        if found is not None:
-            return _object(found.get("body"), name) or found
-    return formats.params_or_row(row)
+    """Return the request in a row: of a field, of `params`, or the row itself.  `WorkloadError` if cut.
+
+    A field without a prompt, as `request` with a method and a path, gives way to a place with one.
+    """
+    named = ((name, _object(row.get(name), name)) for name in BODY_NAMES)
+    found = (_object(body.get("body"), name) or body for name, body in named if body is not None)
+    first: dict[str, Any] | None = None
+    for body in chain(found, [formats.params_or_row(row)]):
+        if _has_prompt(body):
+            return body
+        first = body if first is None else first
+    return first or {}
+
+
+def _has_prompt(body: dict[str, Any]) -> bool:
+    return any(name in body for name in formats.PROMPT_NAMES)
+
+
+def is_request(row: dict[str, Any]) -> bool:
+    """Whether a row holds a prompt in one of the usual places; True also for one that is cut."""
+    try:
+        return _has_prompt(_body_of(row))
+    except WorkloadError:
+        return True
 
 
 def _object(value: object, name: str) -> dict[str, Any] | None:
@@ -229,7 +248,7 @@ def _at(row: Any, path: str) -> Any:
     for name in path.split("."):
         if isinstance(row, dict):
             row = row.get(name)
-        elif isinstance(row, list) and name.isdecimal() and int(name) < len(row):
+        elif isinstance(row, list) and name.isdecimal() and len(name) < 10 and int(name) < len(row):
             row = row[int(name)]
         else:
             return None

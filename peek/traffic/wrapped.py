@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from peek.errors import WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line
+from peek.offline.formats import Line
+from peek.traffic.rows import is_request
 from peek.traffic.times import seconds
 
 
@@ -60,7 +61,7 @@ class Unwrapping:
 
     def __init__(self, loads: Callable[[Any], Any]) -> None:
         self._loads = loads
-        self._parts: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}
 
     def lines(self, content: bytes) -> Iterator[Inner]:
         """Yield the line inside; nothing while it is incomplete, several lines for an export."""
@@ -72,16 +73,18 @@ class Unwrapping:
             if found is inner:
                 break
             inner = found
-        for rows in (inner.row.get(name) for name in _LISTS) if inner.row else ():
-            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+        whole = inner.row or {}
+        for rows in (whole[name] for name in _LISTS if name in whole):
+            is_list = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
+            if is_list and not is_request(whole):  # else the list stands beside a request, as its answer does
                 yield from (inner._replace(row=row) for row in rows)
                 return
         yield inner
 
     def rest(self) -> list[str]:
         """Return and forget the lines of which only the beginning came."""
-        parts, self._parts = list(self._parts.values()), {}
-        return parts
+        parts, self._parts = self._parts, {}
+        return list(map("".join, parts.values()))
 
     def _once(self, inner: Inner) -> Inner | None:
         text = _COLOURS.sub("", inner.text) if "\x1b" in inner.text else inner.text
@@ -105,7 +108,7 @@ class Unwrapping:
 
     def _from_row(self, inner: Inner) -> Inner | None:
         row = inner.row or {}
-        if any(name in row for name in PROMPT_NAMES):
+        if is_request(row):
             return inner
         for field, clock in _FIELDS:
             text = row.get(field)
@@ -127,11 +130,8 @@ class Unwrapping:
 
     def _joined(self, stream: str, part: Inner, ends: bool) -> Inner | None:
         """Return a line with the parts of it that came before in its stream; None until it ends."""
-        text = self._parts.pop(stream, "") + part.text
-        if ends:
-            return part._replace(text=text)
-        self._parts[stream] = text
-        return None
+        self._parts.setdefault(stream, []).append(part.text)
+        return part._replace(text="".join(self._parts.pop(stream))) if ends else None
 
 
 def _time(value: object, outer_s: float | None) -> float | None:
@@ -143,7 +143,8 @@ def _time(value: object, outer_s: float | None) -> float | None:
     return None
 
 
-_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+# A string without an end takes the rest of its line: to try each of its quotes would take quadratic time.
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\]]')
 
 
 def documents(lines: Iterable[Line]) -> Iterator[Line]:
@@ -194,15 +195,18 @@ _LONGEST_RECORD: Final = 1 << 26  # bytes: a quote that is never closed does not
 
 def _records(lines: Iterable[Line]) -> Iterator[Line]:
     """Join lines until their quotes are closed; blank lines, which `lines` lacks, come back."""
-    held = end = b""
-    first = last = quotes = 0
+    held: list[bytes] = []
+    first = last = quotes = size = 0
+    end = b""
     for line in lines:
-        first = line.number if not held else first
-        held = b"".join([held, end, b"\n" * (line.number - last - 1) if held else b"", line.content])
+        held += [end, b"\n" * (line.number - last - 1)] if held else []
+        first = first if held else line.number
+        held.append(line.content)
         last, end = line.number, line.end
+        size += len(line.content)
         quotes += line.content.count(b'"')
-        if quotes % 2 == 0 or len(held) > _LONGEST_RECORD:
-            yield Line(first, held, end)
-            held, end, quotes = b"", b"", 0
+        if quotes % 2 == 0 or size > _LONGEST_RECORD:
+            yield Line(first, b"".join(held), end)
+            held, quotes, size = [], 0, 0
     if held:
-        yield Line(first, held, b"")
+        yield Line(first, b"".join(held), b"")
