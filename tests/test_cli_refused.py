@@ -202,6 +202,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("trace here out --rate 0", 2, "\"'0' is not a finite number above 0\""),
     ("check here --engine tgi", 2, "\"'tgi' is unknown; valid: auto, vllm, sglang\""),
     ("check here --draws -1", 2, "'-1 is not in 0..1000'"),
+    ("check here --slo 1 --slo 2 --slo 3", 2, "'2 targets at most'"),
     ("check here --time-unit h", 2, "\"'h' is unknown; valid: s, ms, us, ns\""),
     ("check here --card abacus", 2, "\"card 'abacus' is unknown\""),
     ("check here --html nowhere/x.html", 1, "'no such folder'"),

@@ -59,7 +59,7 @@ class CheckOptions(cli.OfContext):
     draws: int = cli.value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", cli.parse_seed)
     seed: int = cli.value("Seed of the resamples.", 42, "INT", cli.parse_seed)
     slo: list[Target] = cli.value(
-        "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", cli.parse_slo
+        "A target for goodput in place of 2 s and 10 s, once or twice.", [], "S[,MS]", cli.parse_slo
     )
     time_field: str = trace.field_path()
     prompt_field: str = trace.field_path()
@@ -78,6 +78,8 @@ def check_command(options: CheckOptions) -> None:
     cli.check_choice("--engine", options.engine, (AUTO, *ENGINES))
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
+    if len(options.slo) > len(TARGETS):
+        raise typer.BadParameter(f"{len(TARGETS)} targets at most", param_hint="--slo")
     files = [("--tokenizer", options.tokenizer), ("--model", simulate.model_file(options.model))]
     cli.refuse_clashes([*(("LOG", path) for path in options.logs), *files], [("--html", options.html)])
     if options.html == cli.STREAM:
@@ -114,7 +116,7 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
     if not fit:
         raise WorkloadError(f"no request fits into {arena:,} tokens of KV cache ({_ROOM})")
     workload = busiest(replace(sized, requests=fit, warmup=len(fit) // WARMUP_SHARE), options.limit)
-    targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
+    targets = [*options.slo, *TARGETS[len(options.slo) :]]
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
     seen = _seen(options, reader, tracer, whole, bad)
