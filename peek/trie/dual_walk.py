@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
@@ -463,7 +464,7 @@ def matches_single_symbols(tree: PendingTree, cache: Any) -> bool:
     answered = checked_step(cache.advance(parent.walk_cursor, shorter, parent.depth), count - 1)[0]
     if answered == count - 1:
         return True
-    for node in _stopped(tree, 1, count - answered):
+    for node in _stopped(tree, count - answered):
         raise _needs_blocks(
             f"advance(...) followed {count} symbols but {answered} of the first {count - 1}, "
             f"and prompts part ways {node.depth - node.walk_matched} symbols behind the end of a block",
@@ -498,20 +499,16 @@ def _first_followed(tree: PendingTree) -> Node | None:
     return None
 
 
-def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
-    """The first `limit` inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
-    found: list[Node] = []
+def _stopped(tree: PendingTree, within: i64) -> Iterator[Node]:
+    """The inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
     for node in _reached(tree):
         if 0 < node.depth - node.walk_matched < within and node.kid is not None:
-            found.append(node)
-            if len(found) == limit:
-                break
-    return found
+            yield node
 
 
 def _ask_below(tree: PendingTree, cache: Any) -> None:
     """Raise `InvalidCache` if the cache stopped on an edge, but follows it together with a child's edge."""
-    for node in _stopped(tree, _PROBES, MAX_SYMBOL):
+    for node in islice(_stopped(tree, MAX_SYMBOL), _PROBES):
         kid = node.kid
         assert kid is not None
         parent = node.parent

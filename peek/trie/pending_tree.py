@@ -30,7 +30,7 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
+from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at, symbols_of
 from peek.trie.node import (
     Node,
     Terminator,
@@ -695,50 +695,33 @@ class PrefixStructure:
         self.note(node)
 
     def _own(self, edge: bytes, node: Node) -> None:
-        owners = self.owners
-        n: i64 = len(edge)
-        at: i64 = 0
-        while at < n:
-            owners[symbol_at(edge, at)] = node
-            at += 4
+        for symbol in symbols_of(edge):
+            self.owners[symbol] = node
 
     def _claim(self, leaf: Node) -> bool:
         """Make a new leaf the owner of its symbols; False if one of them has an owner or comes twice."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
-        total = len(owners) + (n >> 2)
-        at: i64 = 0
-        while at < n:
-            owners.setdefault(symbol_at(edge, at), leaf)
-            at += 4
+        total = len(owners) + (len(leaf.edge) >> 2)
+        for symbol in symbols_of(leaf.edge):
+            owners.setdefault(symbol, leaf)
         return len(owners) == total
 
     def _unclaim(self, leaf: Node) -> str:
         """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
         fault = ""
-        at: i64 = 0
-        while at < n:
-            symbol = symbol_at(edge, at)
+        for symbol in symbols_of(leaf.edge):
             owner = owners.get(symbol)
             if owner is leaf:
                 del owners[symbol]
             elif not fault:
                 where = "comes twice" if owner is None else "stands in another place already"
                 fault = f"symbol {symbol} {where}"
-            at += 4
         return fault
 
     def _disown(self, edge: bytes) -> None:
-        owners = self.owners
-        n: i64 = len(edge)
-        at: i64 = 0
-        while at < n:
-            del owners[symbol_at(edge, at)]
-            at += 4
+        for symbol in symbols_of(edge):
+            del self.owners[symbol]
 
 
 def check_structure(shape: PrefixStructure) -> int:
@@ -807,13 +790,5 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
-    assert not shape.chained or _owns(shape, node), "owners"
-
-
-def _owns(shape: PrefixStructure, node: Node) -> bool:
-    at: i64 = 0
-    while at < len(node.edge):
-        if shape.owners.get(symbol_at(node.edge, at)) is not node:
-            return False
-        at += 4
-    return True
+    owned = not shape.chained or all(shape.owners.get(each) is node for each in symbols_of(node.edge))
+    assert owned, "owners"
