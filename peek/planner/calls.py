@@ -174,13 +174,13 @@ class PolicyCalls:
         number = self._placed
         for item in answer:
             if not isinstance(item, PendingRequest) or item.placed == number:
-                raise _misplaced(answer, queue, tree, part)
+                self._misplaced(answer, queue, tree, part)
             item.placed = number
         if len(answer) != len(queue):
-            raise _misplaced(answer, queue, tree, part)
+            self._misplaced(answer, queue, tree, part)
         for request in queue:
             if request.placed != number:
-                raise _misplaced(answer, queue, tree, part)
+                self._misplaced(answer, queue, tree, part)
         return answer
 
     def next_of(self, stream: RequestStream, tree: PendingTree, number: i64) -> PendingRequest | None:
@@ -192,17 +192,31 @@ class PolicyCalls:
             request: object = stream.item() if isinstance(stream, Iterated) else stream.next()
         except Exception as error:
             _raise_fault(self.policy, error)
-        if request is None:
-            return None
-        if not isinstance(request, PendingRequest):
-            raise PolicyFault(f"{_name(self.policy)} returned {a_kind(request)} among the requests")
-        name = request.request_id
-        if name not in tree or tree.request(name) is not request:
-            raise PolicyFault(_stranger(self.policy, name))
-        if request.placed == number:
-            raise PolicyFault(f"{_name(self.policy)} returned request {name!r} twice")
-        request.placed = number
-        return request
+        return None if request is None else self._place(request, tree, number, self.policy)
+
+    def _place(self, item: object, tree: PendingTree, number: i64, part: object) -> PendingRequest:
+        """Mark a request that waits, once under each number; `PolicyFault` for anything else.  O(1)."""
+        if not isinstance(item, PendingRequest):
+            raise PolicyFault(f"{_name(part)} returned {a_kind(item)} among the requests")
+        name = item.request_id
+        if name not in tree or tree.request(name) is not item:
+            raise PolicyFault(f"{_name(part)} returned request {name!r}, which is not the one that waits")
+        if item.placed == number:
+            raise PolicyFault(f"{_name(part)} returned request {name!r} twice")
+        item.placed = number
+        return item
+
+    def _misplaced(
+        self, answer: list[Any], queue: list[PendingRequest], tree: PendingTree, part: object
+    ) -> NoReturn:
+        """Raise what is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
+        number: i64 = self.new_number()
+        for item in answer:
+            self._place(item, tree, number, part)
+        for request in queue:
+            if request.placed != number:
+                raise PolicyFault(f"{_name(part)} left out request {request.request_id!r}")
+        raise PolicyFault(f"{_name(part)} changed the tree")
 
     def new_number(self) -> int:
         """A new number for the marks of one more stream."""
@@ -271,31 +285,6 @@ class Drawn:
         self._stream = Listed([request for request in queue if request.placed != number])
         self._calls.count(self._calls.policy, fault)
         return self.next_id()
-
-
-def _misplaced(
-    answer: list[Any], queue: list[PendingRequest], tree: PendingTree, part: object
-) -> PolicyFault:
-    """Say what is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
-    author = _name(part)
-    seen: set[str] = set()
-    for item in answer:
-        if not isinstance(item, PendingRequest):
-            return PolicyFault(f"{author} returned {a_kind(item)} among the requests")
-        name = item.request_id
-        if name not in tree or tree.request(name) is not item:
-            return PolicyFault(_stranger(part, name))
-        if name in seen:
-            return PolicyFault(f"{author} returned request {name!r} twice")
-        seen.add(name)
-    for request in queue:
-        if request.request_id not in seen:
-            return PolicyFault(f"{author} left out request {request.request_id!r}")
-    return PolicyFault(f"{author} changed the tree")
-
-
-def _stranger(part: object, request_id: str) -> str:
-    return f"{_name(part)} returned request {request_id!r}, which is not the one that waits"
 
 
 def _name(part: object) -> str:

@@ -1,7 +1,6 @@
 """What a plan knows of cache and queue, each worked out at most once a plan.
 
-`Signals` writes what the waiting requests have cached and what they share.  `Demand` turns the marks of the
-same walk into scores of what the queue needs of the cache.
+`Signals` writes what the waiting requests have cached and what they share.
 
 `PrefillsInFlight` is for engines (SGLang) that show a prefix to others only when its prefill ends.  A waiting
 request with the same prefix would compute it once more if it were admitted now, so it had better wait.
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from peek.eviction.demand import EvictionPolicy
-from peek.eviction.index import MarkIndex, demand_of
 from peek.planner.stats import PlannerStats
 from peek.request import PendingRequest
 from peek.trie.dual_walk import DualWalk, unit_tokens_of
@@ -195,31 +192,3 @@ class Signals:
             self._walked = False
             self.match_cache_now("Planner.eviction_score")
         return self._walk.epoch
-
-
-@final
-class Demand:
-    """Scores of cached nodes or blocks; see `Planner.eviction_score`."""
-
-    __slots__ = ("_marks", "_policy", "_signals", "_tree")
-
-    def __init__(self, tree: PendingTree, signals: Signals, policy: EvictionPolicy) -> None:
-        self._tree = tree
-        self._signals = signals
-        self._policy = policy
-        self._marks = MarkIndex(tree)
-
-    def score(self, node_id: int, idle_s: float) -> float:
-        """The score of a cached node or block; 0.0 if no waiting request needs it."""
-        tree = self._tree
-        cache = self._signals.cache
-        node: Node | None = None
-        if tree.chained:
-            node = tree.owner(node_id)
-        elif len(tree) > 0 and cache is not None:
-            self._marks.refresh(cache, self._signals.walk_epoch())
-            node = self._marks.find(node_id)
-        if node is None:
-            return 0.0
-        peak, levels = demand_of(node)
-        return self._policy.score(peak, levels, idle_s)
