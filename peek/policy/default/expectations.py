@@ -201,38 +201,29 @@ class Kind:
         turns: which turns its requests were.
     """
 
-    __slots__ = ("_by_tenant", "_one", "_whose", "answers", "mean", "prior", "told", "turns")
-
     def __init__(self, prior: float, memory: float) -> None:
         self.prior: float = prior
         self.answers: float = 0.0
         self.mean: float = 0.0
         self.told: float = 0.0
         self.turns = Turns()
-        self._one = Mean(memory)
-        self._whose = ""
-        self._by_tenant: dict[str, Mean] | None = None
+        self._memory: float = memory
+        self._by_tenant: dict[str, Mean] = {}
 
     def learn(self, tokens: float, tenant: str) -> None:
-        """Add an answer of one tenant.  O(1); O(`_MOST_TENANTS`) where several tenants have answered."""
+        """Add an answer of one tenant.  O(`_MOST_TENANTS`)."""
         several = self._by_tenant
-        if several is None:
-            if self.answers == 0.0:
-                self._whose = tenant
-            if self._whose == tenant:
-                self._one.add(tokens)
-                self.answers = self._one.answers
-                self.mean = self._one.mean
-                return
-            several = {self._whose: self._one}
-            self._by_tenant = several
         own = several.pop(tenant, None)
         if own is None:
-            own = Mean(MEMORY)
+            own = Mean(self._memory)
             if len(several) == _MOST_TENANTS:
                 del several[next(iter(several))]
         several[tenant] = own
         own.add(tokens)
+        if len(several) == 1:
+            self.answers = own.answers
+            self.mean = own.mean
+            return
         answers = 0.0
         total = 0.0
         for each in several.values():
