@@ -82,30 +82,9 @@ class PendingRequest:
     """
 
     __slots__ = (
-        "_arrival_time",
-        "_namespace",
-        "_request_id",
-        "arrival_work",
-        "cached_len",
-        "cluster_depth",
-        "cluster_id",
-        "cluster_size",
-        "coming_len",
-        "head",
-        "heads",
-        "key",
-        "lane",
-        "length",
-        "num_tokens",
-        "placed",
-        "score",
-        "section",
-        "sequence",
-        "session",
-        "tail",
-        "tenant",
-        "ttft_target_s",
-    )
+        "_arrival_time", "_namespace", "_request_id", "heads", "key", "num_tokens", "placed", "session",
+        "tail", "tenant", "ttft_target_s", *_SIGNALS,
+    )  # fmt: skip
 
     # Compiled code checks `str` by itself, and its error names no argument: hence `object` for the texts.
     def __init__(

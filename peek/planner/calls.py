@@ -38,8 +38,6 @@ class PolicyCalls:
     Raises `InvalidConfig` for objects of another kind and for `unit_tokens` below 1.
     """
 
-    __slots__ = ("_continuations", "_placed", "_stats", "_strict", "_unit", "lanes", "policy")
-
     def __init__(
         self, policy: object, lanes: object, stats: PlannerStats, strict: bool, unit_tokens: int = 1,
         learns: bool = True,
@@ -234,11 +232,6 @@ class Drawn:
         stream: the requests of `tree`, best first.
         in_arrival_order: returns the requests of a tree in arrival order.
     """
-
-    __slots__ = (
-        "_calls", "_checked", "_in_arrival_order", "_left", "_number", "_reads_cache", "_stream", "_tree",
-        "_version", "_walks",
-    )  # fmt: skip
 
     def __init__(
         self,

@@ -496,8 +496,6 @@ class ArrivalOrder:
     only with the first request that did not.
     """
 
-    __slots__ = ("_in_order", "_latest", "_requests", "_unsized", "_version")
-
     def __init__(self) -> None:
         self._unsized: dict[str, PendingRequest] = {}
         self._requests: list[PendingRequest] = []
@@ -561,8 +559,6 @@ class StandingPlan:
     Attributes:
         last: the last plan, whether it stands or not.
     """
-
-    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_version", "last")
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s

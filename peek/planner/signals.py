@@ -31,8 +31,6 @@ class PrefillsInFlight:
     queues and learns of the admission.
     """
 
-    __slots__ = ("_ended_early", "_tree", "version")
-
     def __init__(self) -> None:
         self.version: i64 = 0
         """Grows when what is under way may have changed."""
@@ -122,11 +120,6 @@ class Signals:
         in_flight: the prefills under way; None where the engine shows a prefix at once.
         stats: counts the calls into the cache.
     """
-
-    __slots__ = (
-        "_coming", "_in_flight", "_refreshed", "_stats", "_theta", "_tree", "_unit", "_walk", "_walked",
-        "cache",
-    )  # fmt: skip
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats) -> None:
         self.cache: CacheView | None = None

@@ -53,8 +53,6 @@ class _End:
     `request` is a hash of the request's id.
     """
 
-    __slots__ = ("next", "place", "request", "session", "size", "tail")
-
     def __init__(self, request: i64, place: i64, tail: bytes, session: str) -> None:
         self.request: i64 = request
         self.place: i64 = place
@@ -73,8 +71,6 @@ class Continuations:
         unit_tokens: tokens per symbol.
         most: most prompts that are remembered.
     """
-
-    __slots__ = ("_count", "_ends", "_most", "_piece", "_reach", "_step")
 
     def __init__(self, unit_tokens: i64 = 1, most: i64 = MOST_PROMPTS) -> None:
         self._most: i64 = most

@@ -83,8 +83,6 @@ class Mean:
         mean: mean length of an answer, tokens.
     """
 
-    __slots__ = ("answers", "mean", "memory")
-
     def __init__(self, memory: float) -> None:
         self.memory: float = memory
         self.answers: float = 0.0
@@ -99,8 +97,6 @@ class Mean:
 @final
 class Turns:
     """How many requests were each turn of their sessions, and so how many turns follow one."""
-
-    __slots__ = ("_reached",)
 
     def __init__(self) -> None:
         self._reached: list[float] = []
@@ -131,8 +127,6 @@ class Turns:
 @final
 class Opening:
     """The waiting requests, by id, that came before any request of their session was admitted."""
-
-    __slots__ = ("ids", "session")
 
     def __init__(self, session: tuple[str, str]) -> None:
         self.session = session
@@ -244,8 +238,6 @@ class Space:
         waits: number of waiting requests.
     """
 
-    __slots__ = ("kinds", "older", "waiting", "waits", "whole")
-
     def __init__(self) -> None:
         self.whole = Kind(0.0, _WIDE_MEMORY)
         self.kinds: dict[object, Kind] = {}
@@ -310,8 +302,6 @@ class Expected:
             turns that are expected to follow, at most `MOST_TURNS`, times the size of the opening; 1.0 if
             nothing is known.
     """
-
-    __slots__ = ("heads", "namespace", "opening", "ratio", "session", "turn")
 
     def __init__(self, namespace: str, heads: tuple[object, ...], session: str, turn: i64) -> None:
         self.namespace = namespace

@@ -224,21 +224,6 @@ class Below:
             not computed yet.
     """
 
-    __slots__ = (
-        "first",
-        "group",
-        "lasting",
-        "lightness",
-        "node",
-        "round",
-        "sharing",
-        "since",
-        "slot",
-        "start",
-        "tokens",
-        "work",
-    )
-
     def __init__(self, node: Node, start: i64) -> None:
         self.node = node
         self.start: i64 = start
@@ -271,18 +256,6 @@ class Waiting:
     `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
     is the request's own once that key is paid; -1 until it is computed.
     """
-
-    __slots__ = (
-        "depth",
-        "expected",
-        "length",
-        "lightness",
-        "since",
-        "slot",
-        "start",
-        "terminator",
-        "work",
-    )
 
     def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
         self.terminator = terminator
@@ -756,8 +729,6 @@ class Piece:
         request: the request; None for a prefix of several.  A prefix of one request goes with it.
     """
 
-    __slots__ = ("first", "key", "node", "request", "since")
-
     def __init__(
         self, key: float, since: float, first: i64, node: Node, request: PendingRequest | None
     ) -> None:
@@ -780,8 +751,6 @@ class Run:
 
     All are 0 for the frontier's own run, whose pieces each have values of their own.
     """
-
-    __slots__ = ("at", "at_risk", "mean_s", "oldest_s", "pieces")
 
     def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float, mean_s: float) -> None:
         self.pieces = pieces

@@ -51,8 +51,6 @@ class Turn:
         resumed: whether it was held, and is due by the place that it had before.
     """
 
-    __slots__ = ("arrival_time", "came", "due", "price", "resumed", "start")
-
     def __init__(self, arrival_time: float, start: float) -> None:
         self.arrival_time: float = arrival_time
         self.came: float = start

@@ -52,8 +52,6 @@ class Line:
         came: of each waiting request, by its id, the fair clock when it came; oldest first.
     """
 
-    __slots__ = ("came", "served")
-
     def __init__(self, served: float) -> None:
         self.served: float = served
         self.came: OrderedDict[str, float] = OrderedDict()
