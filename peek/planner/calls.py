@@ -168,8 +168,7 @@ class PolicyCalls:
         """
         if not isinstance(answer, list):
             raise PolicyFault(f"{_name(part)} returned {a_kind(answer)}, not a list of requests")
-        self._placed += 1
-        number = self._placed
+        number: i64 = self.new_number()
         for item in answer:
             if not isinstance(item, PendingRequest) or item.placed == number:
                 self._misplaced(answer, queue, tree, part)
@@ -244,7 +243,6 @@ class Drawn:
         self._tree = tree
         self._calls = calls
         self._in_arrival_order = in_arrival_order
-        self._checked = True
         self._left: i64 = len(tree)
         self._number: i64 = calls.new_number()
         self._version: i64 = tree.version
@@ -256,9 +254,6 @@ class Drawn:
         walked = self._reads_cache and self._walks != self._tree.walks
         if walked or self._version != self._tree.version:
             return None
-        if not self._checked:
-            request = self._stream.next()
-            return None if request is None else request.request_id
         try:
             request = self._calls.next_of(self._stream, self._tree, self._number)
             if request is None and self._left > 0:
@@ -272,10 +267,8 @@ class Drawn:
 
     def _fallen_back(self, fault: PolicyFault) -> str | None:
         """Go on in arrival order with all requests that have not been placed.  O(n)."""
-        self._checked = False
-        number = self._number
         queue = self._in_arrival_order(self._tree)
-        self._stream = Listed([request for request in queue if request.placed != number])
+        self._stream = Listed([request for request in queue if request.placed != self._number])
         self._calls.count(self._calls.policy, fault)
         return self.next_id()
 

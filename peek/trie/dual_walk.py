@@ -219,10 +219,7 @@ class DualWalk:
                     break
                 if self._goes_on:  # marks of this epoch may stand below, under a node that is new itself
                     forget_below(following)
-                tokens = following.walk_matched * self._unit
-                if self._worth is not None:
-                    tokens = self._tokens_at(following)
-                following = write_subtree(following, tokens)
+                following = write_subtree(following, self._tokens_at(following))
             if following is stop or following is None:
                 return
             node = following

@@ -739,8 +739,7 @@ def check_structure(shape: PrefixStructure) -> int:
         stack = [root]
         while stack:
             node = stack.pop()
-            terminators += _check_terminators(node)
-            _check_node(shape, node, stack)
+            terminators += _check_node(shape, node, stack)
             assert node.uid not in uids, "two nodes with one id"
             uids.add(node.uid)
             symbols += len(node.edge) >> 2
@@ -754,7 +753,8 @@ def check_structure(shape: PrefixStructure) -> int:
     return terminators
 
 
-def _check_terminators(node: Node) -> i64:
+def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> i64:
+    """Verify a node, put its children on the stack, and return the number of keys that end there."""
     ends: i64 = 0
     terminator = node.terminator
     assert terminator is None or terminator.prev is None, "head of the terminator list"
@@ -763,23 +763,13 @@ def _check_terminators(node: Node) -> i64:
         assert terminator.node is node and terminator.request.length == node.depth, "terminator"
         assert terminator.next is None or terminator.next.prev is terminator, "terminator list"
         terminator = terminator.next
-    total = ends
-    kid = node.kid
-    while kid is not None:
-        total += kid.count
-        kid = kid.next
-    assert total == node.count, "pending_count"
-    if node.parent is not None:
-        assert node.count > 0 and (ends > 0 or node.n_kids > 1), "node that should be merged"
-    return ends
-
-
-def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
     n_kids: i64 = 0
+    count = ends
     kid = node.kid
     assert kid is None or kid.prev is None, "head of the sibling list"
     while kid is not None:
         n_kids += 1
+        count += kid.count
         assert kid.parent is node, "parent link"
         assert len(kid.edge) & 3 == 0, "edge of whole symbols"
         assert kid.depth == node.depth + (len(kid.edge) >> 2) > node.depth, "depth"
@@ -787,8 +777,12 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
         assert kid.next is None or kid.next.prev is kid, "sibling list"
         stack.append(kid)
         kid = kid.next
+    assert count == node.count, "pending_count"
+    if node.parent is not None:
+        assert node.count > 0 and (ends > 0 or node.n_kids > 1), "node that should be merged"
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
     owned = not shape.chained or all(shape.owners.get(each) is node for each in symbols_of(node.edge))
     assert owned, "owners"
+    return ends

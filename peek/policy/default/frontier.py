@@ -789,8 +789,7 @@ class BestFirst(RequestStream):
         run = self._surface
         frontier = self._frontier
         slots, keys = frontier.columns.best(self._indices, most, frontier.live)
-        i: i64 = len(run.pieces)
-        while i < len(slots):
+        for i in range(len(run.pieces), len(slots)):
             owner = frontier.owners[slots[i]]
             assert owner is not None
             if isinstance(owner, Below):
@@ -799,7 +798,6 @@ class BestFirst(RequestStream):
                 own = owner.terminator
                 piece = Piece(keys[i], owner.since, own.request.sequence, own.node, own.request)
             run.pieces.append(piece)
-            i += 1
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.
