@@ -27,13 +27,7 @@ from peek.trie.pending_tree import PendingTree
 class PolicyCalls:
     """Calls one policy, and its lanes if it has any, and checks their answers.
 
-    Args:
-        policy: orders the queue.
-        lanes: merges that order with a fair one; None for none.
-        stats: counts faults.
-        strict: whether a `PolicyFault` is raised; otherwise it is only counted.
-        unit_tokens: tokens per symbol of the keys.
-        learns: whether answers will be told; if not, the policy reads no `heads`.
+    The arguments are those of `Planner`; `stats` counts faults.
 
     Raises `InvalidConfig` for objects of another kind and for `unit_tokens` below 1.
     """
@@ -226,10 +220,6 @@ class Drawn:
     """Draws ids from a policy's stream one after another, until queue or cache change.
 
     A failure of the stream is counted, and the requests that it has not placed follow in arrival order.
-
-    Args:
-        stream: the requests of `tree`, best first.
-        in_arrival_order: returns the requests of a tree in arrival order.
     """
 
     def __init__(

@@ -551,13 +551,6 @@ class StandingPlan:
     """Keeps a plan until queue, prefills under way or cache change, or its time is over.
 
     Only caches with a `version` can tell that they have not changed; with any other no plan stands.
-
-    Args:
-        lasts_s: seconds on the clock of `Planner.plan` for which a plan stands although waiting times grow;
-            0.0 keeps none.
-
-    Attributes:
-        last: the last plan, whether it stands or not.
     """
 
     def __init__(self, lasts_s: float) -> None:

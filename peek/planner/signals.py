@@ -113,13 +113,7 @@ class PrefillsInFlight:
 
 @final
 class Signals:
-    """Brings `cached_len`, `coming_len` and the tree's signals up to date when they are asked for.
-
-    Args:
-        tree: the waiting requests.
-        in_flight: the prefills under way; None where the engine shows a prefix at once.
-        stats: counts the calls into the cache.
-    """
+    """Brings `cached_len`, `coming_len` and the tree's signals up to date when they are asked for."""
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats) -> None:
         self.cache: CacheView | None = None

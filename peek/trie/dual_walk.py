@@ -39,7 +39,7 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidCache, a_kind
 from peek.trie.keys import COMPILED, MAX_SYMBOL, SYMBOL_BYTES, match_edge, symbol_at
-from peek.trie.node import Node, forget_below, is_cached, next_branch, next_preorder, write_own, write_subtree
+from peek.trie.node import Node, forget_below, next_branch, next_preorder, write_own, write_subtree
 from peek.trie.pending_tree import Bookmark, PendingTree
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ class DualWalk:
     def _look_again_at(self, nodes: list[Node]) -> None:
         """Ask again about nodes whose answers may differ, parents first."""
         for node in nodes:
-            if node.parent is not None and is_cached(node.parent, self.epoch):
+            parent = node.parent
+            if parent is not None and parent.walk_epoch == self.epoch and parent.walk_matched == parent.depth:
                 self._look_again(node, False)
 
     def _look_again(self, node: Node, lost: bool) -> None:

@@ -190,8 +190,3 @@ def forget_below(top: Node) -> None:
     while node is not None and node is not stop:
         node.walk_epoch = 0
         node = next_preorder(node)
-
-
-def is_cached(node: Node, epoch: i64) -> bool:
-    """Whether dual-walk `epoch` reached `node` and the cache holds the whole path.  O(1)."""
-    return node.walk_epoch == epoch and node.walk_matched == node.depth

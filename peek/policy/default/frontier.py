@@ -364,10 +364,6 @@ def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
 class Frontier:
     """The pieces of one tree.
 
-    Args:
-        tree: the waiting requests, with the marks of a dual-walk.
-        expectations: what is expected of each request.
-
     Attributes:
         columns: the numbers of the pieces.
         known: what is known of each node, by `uid`; see `below`.
@@ -765,9 +761,6 @@ class BestFirst(RequestStream):
     """The order of an up-to-date frontier; valid as long as tree and cache do not change.
 
     Args:
-        frontier: the pieces.
-        now: seconds, on the clock of `arrival_time`.
-        power: exponent of all factors but the age, see `peek.policy.default.policy`.
         most: number of requests that will be asked for, as far as is known.
         several: whether requests of more than one namespace wait.
     """
