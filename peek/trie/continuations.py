@@ -110,9 +110,11 @@ class Continuations:
         space = _short(namespace).encode("utf-8", "surrogatepass")
         piece = space + key[end - self._piece : end]
         tail = key[end:]
-        for known in self._ends.get(piece, ()):
-            if known.request == request and known.place == place and _fits(known, tail):
-                return known.session
+        alike = self._ends.get(piece)
+        if alike is not None:
+            for known in alike:
+                if known.request == request and known.place == place and _fits(known, tail):
+                    return known.session
         last: i64 = max(skipped + step, length - self._reach)
         session = ""
         at = place
@@ -130,8 +132,11 @@ class Continuations:
         The place is byte `start` of `key`.  Of several prompts it is one from which the fewest have gone on,
         and of these the newest: conversations that begin with the same words each keep a session.
         """
+        alike = self._ends.get(space + key[start - self._piece : start])
+        if alike is None:
+            return ""
         best: _End | None = None
-        for end in reversed(self._ends.get(space + key[start - self._piece : start], ())):
+        for end in reversed(alike):
             stop: i64 = start + end.size
             open_to_more = end.place == place and end.next < MOST_NEXT and stop < len(key)
             if open_to_more and (best is None or end.next < best.next) and _fits(end, key[start:stop]):

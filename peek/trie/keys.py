@@ -156,11 +156,6 @@ def _narrow(view: memoryview) -> bytes:
     return wide.astype(np.int32).tobytes()
 
 
-def symbols_of(packed: bytes) -> list[int]:
-    """All symbols of packed bytes, as `symbol_at` gives them."""
-    return memoryview(packed).cast("I").tolist()
-
-
 def symbol_at(packed: bytes, at: i64) -> i64:
     """The symbol at byte offset `at`, as an unsigned 32-bit number (a dictionary key).  O(1)."""
     if COMPILED:

@@ -30,7 +30,7 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at, symbols_of
+from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
 from peek.trie.node import (
     Node,
     Terminator,
@@ -695,22 +695,30 @@ class PrefixStructure:
         self.note(node)
 
     def _own(self, edge: bytes, node: Node) -> None:
-        for symbol in symbols_of(edge):
-            self.owners[symbol] = node
+        owners = self.owners
+        n: i64 = len(edge)
+        at: i64 = 0
+        while at < n:
+            owners[symbol_at(edge, at)] = node
+            at += 4
 
     def _claim(self, leaf: Node) -> bool:
         """Make a new leaf the owner of its symbols; False if one of them has an owner or comes twice."""
         owners = self.owners
-        total = len(owners) + (len(leaf.edge) >> 2)
-        for symbol in symbols_of(leaf.edge):
-            owners.setdefault(symbol, leaf)
+        edge = leaf.edge
+        n: i64 = len(edge)
+        total = len(owners) + (n >> 2)
+        at: i64 = 0
+        while at < n:
+            owners.setdefault(symbol_at(edge, at), leaf)
+            at += 4
         return len(owners) == total
 
     def _unclaim(self, leaf: Node) -> str:
         """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
         fault = ""
-        for symbol in symbols_of(leaf.edge):
+        for symbol in memoryview(leaf.edge).cast("I"):
             owner = owners.get(symbol)
             if owner is leaf:
                 del owners[symbol]
@@ -720,8 +728,12 @@ class PrefixStructure:
         return fault
 
     def _disown(self, edge: bytes) -> None:
-        for symbol in symbols_of(edge):
-            del self.owners[symbol]
+        owners = self.owners
+        n: i64 = len(edge)
+        at: i64 = 0
+        while at < n:
+            del owners[symbol_at(edge, at)]
+            at += 4
 
 
 def check_structure(shape: PrefixStructure) -> int:
@@ -783,6 +795,6 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> i64:
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
-    owned = not shape.chained or all(shape.owners.get(each) is node for each in symbols_of(node.edge))
-    assert owned, "owners"
+    symbols = memoryview(node.edge).cast("I")
+    assert not shape.chained or all(shape.owners.get(each) is node for each in symbols), "owners"
     return ends

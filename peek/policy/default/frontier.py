@@ -72,16 +72,6 @@ _LEAST: Final = math.ulp(0.0)
 """The least index of a piece; it tells pieces from free slots."""
 
 
-def vector(values: list[float]) -> Any:
-    """Make a vector of numbers.  O(n)."""
-    if COMPILED:
-        writer = BytesWriter()
-        for value in values:
-            write_f64_le(writer, value)
-        return np.frombuffer(writer.getvalue())
-    return np.array(values)
-
-
 @final
 class Columns:
     """The numbers that the index of each piece is made of, by slot.
@@ -771,7 +761,7 @@ class BestFirst(RequestStream):
         self._power: i64 = power
         self._above, tops = frontier.above()
         self._tops = tops if several else []
-        self._indices: object = frontier.columns.indices(self._now, vector(self._above), self._tops, power)
+        self._indices: object = frontier.columns.indices(self._now, np.array(self._above), self._tops, power)
         self._surface = Run([], 0.0, 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
