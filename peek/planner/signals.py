@@ -85,30 +85,27 @@ class PrefillsInFlight:
         while stack:
             node, our_node, our_at = stack.pop()
             if node.depth > 0:
-                self._write_own(node, node.depth * unit_tokens, noted)
+                _note(node, next_preorder(node), node.depth * unit_tokens, noted)
             kid = node.kid
             while kid is not None:
                 matched, behind, at = self._tree.follow(kid.edge, our_node, our_at)
                 if matched == len(kid.edge):
                     stack.append((kid, behind, at))
                 elif node.depth > 0 or matched > 0:
-                    self._write_below(kid, (node.depth + (matched >> 2)) * unit_tokens, noted)
+                    _note(kid, next_branch(kid), (node.depth + (matched >> 2)) * unit_tokens, noted)
                 kid = kid.next
 
-    def _write_own(self, node: Node, coming_len: i64, noted: list[PendingRequest]) -> None:
+
+def _note(top: Node, stop: Node | None, coming_len: i64, noted: list[PendingRequest]) -> None:
+    """Write `coming_len` of the requests that end in the nodes from `top` to before `stop`, in pre-order."""
+    node: Node | None = top
+    while node is not None and node is not stop:
         terminator = node.terminator
         while terminator is not None:
             terminator.request.coming_len = coming_len
             noted.append(terminator.request)
             terminator = terminator.next
-
-    def _write_below(self, top: Node, coming_len: i64, noted: list[PendingRequest]) -> None:
-        """Write `coming_len` of every request at or below `top`."""
-        stop = next_branch(top)
-        node: Node | None = top
-        while node is not None and node is not stop:
-            self._write_own(node, coming_len, noted)
-            node = next_preorder(node)
+        node = next_preorder(node)
 
 
 @final

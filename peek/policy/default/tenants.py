@@ -66,9 +66,6 @@ class Line:
 class TenantAccounts:
     """What each tenant has been served, and which tenants wait.
 
-    Args:
-        lead: tokens that a tenant may be served ahead of a tenant that is behind.
-
     Attributes:
         clock: the fair clock, tokens.
     """
