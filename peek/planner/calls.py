@@ -33,9 +33,8 @@ class PolicyCalls:
     """
 
     def __init__(
-        self, policy: object, lanes: object, stats: PlannerStats, strict: bool, unit_tokens: int = 1,
-        learns: bool = True,
-    ) -> None:  # fmt: skip
+        self, policy: object, lanes: object, stats: PlannerStats, strict: bool, unit_tokens: int, learns: bool
+    ) -> None:
         if not isinstance(policy, AdmissionPolicy):
             raise InvalidConfig(f"policy is {policy!r}; need an instance of a subclass of AdmissionPolicy")
         if lanes is not None and not isinstance(lanes, Lanes):

@@ -27,21 +27,9 @@ class Node:
     """
 
     __slots__ = (
-        "count",
-        "depth",
-        "edge",
-        "kid",
-        "n_kids",
-        "next",
-        "parent",
-        "prev",
-        "terminator",
-        "uid",
-        "view",
-        "walk_cursor",
-        "walk_epoch",
-        "walk_matched",
-    )
+        "count", "depth", "edge", "kid", "n_kids", "next", "parent", "prev", "terminator", "uid", "view",
+        "walk_cursor", "walk_epoch", "walk_matched",
+    )  # fmt: skip
 
     def __init__(self, edge: bytes, parent: Node | None, uid: i64, count: i64, depth: i64) -> None:
         self.edge = edge
