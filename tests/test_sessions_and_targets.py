@@ -56,9 +56,9 @@ def test_a_turn_is_the_number_of_those_admitted_before_it(turns: list[tuple[str,
 
 def test_an_id_that_is_used_again_in_another_session_is_another_request() -> None:
     lengths = Expectations(inf)
-    for name, session in (("r", "a"), ("r", "b"), ("next", "a"), ("next", "b")):
+    for name, session in (("r", "a"), ("r", "b"), ("next a", "a"), ("next b", "b")):
         lengths.arrived(asks(name, session=session), ())
-        assert lengths.waiting[name].turn == (name == "next")
+        assert lengths.waiting[name].turn == (name != "r")
         lengths.admitted(asks(name, session=session))
 
 
