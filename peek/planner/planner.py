@@ -473,13 +473,14 @@ class Planner:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
             idle_s: seconds since the engine last used it (modes "recency" and "decay").
         """
-        eviction, tree, cache = self._eviction, self.tree, self._signals.cache
-        node: Node | None = None
+        eviction = self._eviction
         if eviction is None:
             return 0.0
-        if tree.chained:
-            node = tree.owner(node_id)
-        elif len(tree) > 0 and cache is not None:
+        node: Node | None = None
+        cache = self._signals.cache
+        if self.tree.chained:
+            node = self.tree.owner(node_id)
+        elif len(self.tree) > 0 and cache is not None:
             self._marks.refresh(cache, self._signals.walk_epoch())
             node = self._marks.find(node_id)
         if node is None:

@@ -219,7 +219,10 @@ class DualWalk:
                     break
                 if self._goes_on:  # marks of this epoch may stand below, under a node that is new itself
                     forget_below(following)
-                following = write_subtree(following, self._tokens_at(following))
+                tokens = following.walk_matched * self._unit
+                if self._worth is not None:
+                    tokens = self._tokens_at(following)
+                following = write_subtree(following, tokens)
             if following is stop or following is None:
                 return
             node = following

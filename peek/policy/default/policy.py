@@ -51,7 +51,6 @@ to the parts and chains their orders.
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
 from typing import Any, ClassVar, final
 
@@ -217,7 +216,8 @@ class SiblingsLast(RequestStream):
         self._order = order
         self._tree = cycle.tree
         self._unit: i64 = cycle.unit_tokens
-        self._deferred: deque[PendingRequest] = deque()
+        self._deferred: list[PendingRequest] = []
+        self._at: i64 = 0
         self._claimed: list[int] = [-1] * cycle.tree.uid_limit
         """Depth of the claim by `uid`, in symbols; -1 for none."""
         for _, root in cycle.tree.roots():
@@ -232,8 +232,9 @@ class SiblingsLast(RequestStream):
             request = self._order.next()
         if request is not None:
             request.section = PIONEER
-        elif self._deferred:
-            request = self._deferred.popleft()
+        elif self._at < len(self._deferred):
+            request = self._deferred[self._at]
+            self._at += 1
         return request
 
     def _has_pioneer(self, request: PendingRequest) -> bool:
