@@ -476,17 +476,20 @@ class Planner:
         eviction = self._eviction
         if eviction is None:
             return 0.0
-        node: Node | None = None
-        cache = self._signals.cache
-        if self.tree.chained:
-            node = self.tree.owner(node_id)
-        elif len(self.tree) > 0 and cache is not None:
-            self._marks.refresh(cache, self._signals.walk_epoch())
-            node = self._marks.find(node_id)
+        tree = self.tree
+        node = tree.owner(node_id) if tree.chained else self._marked(node_id)
         if node is None:
             return 0.0
         peak, levels = demand_of(node)
         return eviction.score(peak, levels, idle_s)
+
+    def _marked(self, node_id: int) -> Node | None:
+        """The deepest node that needs a cached tree node, by the marks of the last plan's walk."""
+        cache = self._signals.cache
+        if cache is None or len(self.tree) == 0:
+            return None
+        self._marks.refresh(cache, self._signals.walk_epoch())
+        return self._marks.find(node_id)
 
 
 @final
