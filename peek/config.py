@@ -212,8 +212,7 @@ class PeekConfig:
     @property
     def sees_prefills(self) -> bool:
         """Whether the policy uses the in-flight gate on engines that show a prefix late."""
-        sees: bool = self.build_policy().sees_prefills
-        return sees
+        return self.build_policy().sees_prefills
 
     def build_policy(self) -> AdmissionPolicy:
         """Make a new policy object."""
@@ -311,14 +310,10 @@ _SEPARATORS: Final = str.maketrans({",": r"\u002c", ":": r"\u003a"})
 _PUBLISHED_LANES: Final = LaneOptions("cycle", 0.3, True)
 """The paper's lanes: cache lane 0.7 (alpha), dynamic."""
 
+_BASELINES: Final = ("fcfs", "lpm", "lpm-nolimit", "dfs-weight", "hrrn", "hrrn-limit", "spf")
+
 PRESETS: dict[str, PeekConfig] = {
-    "fcfs+lru": PeekConfig("fcfs"),
-    "lpm+lru": PeekConfig("lpm"),
-    "lpm-nolimit+lru": PeekConfig("lpm-nolimit"),
-    "dfs-weight+lru": PeekConfig("dfs-weight"),
-    "hrrn+lru": PeekConfig("hrrn"),
-    "hrrn-limit+lru": PeekConfig("hrrn-limit"),
-    "spf+lru": PeekConfig("spf"),
+    **{f"{name}+lru": PeekConfig(name) for name in _BASELINES},
     "lpm+pe": PeekConfig("lpm", eviction="cluster"),
     "fcfs+pe": PeekConfig("fcfs", eviction="cluster"),
     "clpm": PeekConfig("clpm"),

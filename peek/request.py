@@ -21,20 +21,16 @@ SINGLETON: Final = 0
 """`cluster_id` of a request that shares no prefix with another waiting request."""
 
 _SIGNALS: Final = (
-    "arrival_work",
-    "cached_len",
-    "cluster_depth",
-    "cluster_id",
-    "cluster_size",
-    "coming_len",
-    "head",
-    "lane",
-    "length",
-    "score",
-    "section",
-    "sequence",
-)
+    "arrival_work", "cached_len", "cluster_depth", "cluster_id", "cluster_size", "coming_len", "head", "lane",
+    "length", "score", "section", "sequence",
+)  # fmt: skip
 """Attributes that are written after the constructor."""
+
+_GIVEN: Final = (
+    "request_id", "key", "arrival_time", "namespace", "num_tokens", "tail", "tenant", "heads", "session",
+    "ttft_target_s",
+)  # fmt: skip
+"""The arguments of the constructor, which are attributes, too."""
 
 MAX_TOKENS: Final = 2**53
 """More tokens than any request computes or generates; lanes count in floats, exact up to here."""
@@ -82,30 +78,9 @@ class PendingRequest:
     """
 
     __slots__ = (
-        "_arrival_time",
-        "_namespace",
-        "_request_id",
-        "arrival_work",
-        "cached_len",
-        "cluster_depth",
-        "cluster_id",
-        "cluster_size",
-        "coming_len",
-        "head",
-        "heads",
-        "key",
-        "lane",
-        "length",
-        "num_tokens",
-        "placed",
-        "score",
-        "section",
-        "sequence",
-        "session",
-        "tail",
-        "tenant",
-        "ttft_target_s",
-    )
+        "_arrival_time", "_namespace", "_request_id", "heads", "key", "num_tokens", "placed", "session",
+        "tail", "tenant", "ttft_target_s", *_SIGNALS,
+    )  # fmt: skip
 
     # Compiled code checks `str` by itself, and its error names no argument: hence `object` for the texts.
     def __init__(
@@ -166,18 +141,7 @@ class PendingRequest:
         return self._namespace
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (
-            self.request_id,
-            self.key,
-            self.arrival_time,
-            self.namespace,
-            self.num_tokens,
-            self.tail,
-            self.tenant,
-            self.heads,
-            self.session,
-            self.ttft_target_s,
-        )
+        given = tuple(getattr(self, name) for name in _GIVEN)
         signals = {name: getattr(self, name) for name in _SIGNALS}
         return PendingRequest, given, signals
 

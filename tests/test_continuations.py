@@ -18,7 +18,6 @@ from peek.trie.continuations import (
     REACH_TOKENS,
     STEP_TOKENS,
     Continuations,
-    _End,
 )
 from peek.trie.keys import pack
 
@@ -152,13 +151,7 @@ def test_prompts_that_end_alike_are_counted_each() -> None:
     for number in range(MOST_PROMPTS + MOST_ALIKE):
         template = words + (number // MOST_ALIKE).to_bytes(4, "little")
         continuations.session_of(f"r{number}", template + number.to_bytes(4, "little"))
-    kept = 0
-    for end in continuations._newest.values():
-        before: _End | None = end
-        while before is not None:
-            kept += 1
-            before = before.before
-    assert kept == len(continuations)
+    assert sum(map(len, continuations._ends.values())) == len(continuations)
     assert MOST_PROMPTS - MOST_ALIKE < len(continuations) <= MOST_PROMPTS
 
 
@@ -193,7 +186,7 @@ def test_a_long_id_or_namespace_is_not_kept() -> None:
     first = continuations.session_of("x" * 100_000, prompt, "salt" * 100_000)
     assert continuations.session_of("next", prompt + text("more", 9), "salt" * 100_000) == first
     assert continuations.session_of("other", prompt + text("other", 9), "salt" * 99_999) == "~other"
-    assert max(map(len, continuations._newest)) < 200
+    assert max(map(len, continuations._ends)) < 200
 
 
 def test_a_planner_knows_the_next_turn_of_a_session_without_a_name() -> None:

@@ -321,7 +321,7 @@ def test_answers_are_work_too() -> None:
 
 
 def test_the_mean_answer_forgets() -> None:
-    lane = OverdueLane()
+    lane = OverdueLane(0.15, 500_000.0)
     for _ in range(1000):
         lane.answered(100)
     for _ in range(int(5 * MEMORY)):

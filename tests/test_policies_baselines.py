@@ -23,11 +23,13 @@ from support.queues import (
     rows_of,
     scenes,
 )
+from test_block_views import BLOCKS, TOKENS, BlockView
 from test_policies_clpm import naive_sections
 
 from peek import DfsWeight, FirstCome, Hrrn, LongestPrefix, PeekConfig, PendingRequest, ShortestPrefill
 from peek.policy.base import uncached_tokens
 from peek.policy.sections import SIBLING
+from peek.testing.twins import NaiveCache
 
 
 def deferred(facts: list[Fact]) -> set[str]:
@@ -196,6 +198,28 @@ def test_dfs_weight_is_sglangs_recursion(scene: Scene) -> None:
 @given(scene=scenes(max_size=9))
 def test_dfs_weight_treats_namespaces_as_branches_of_one_root(scene: Scene) -> None:
     assert scene.prepare().order(DfsWeight()) == naive_dfs_weight(scene)
+
+
+@given(
+    prompts=st.lists(st.tuples(TOKENS, st.booleans()), min_size=1, max_size=9),
+    block=BLOCKS,
+)
+def test_dfs_weight_is_sglangs_recursion_on_a_cache_of_whole_blocks(
+    prompts: list[tuple[list[int], bool]], block: int
+) -> None:
+    """Prompts part inside a block, and a match goes on behind the place where they do."""
+    cache = NaiveCache(block)
+    for tokens, cached in prompts:
+        if cached:
+            cache.add(tokens)
+    stopped = defaultdict(list)
+    for i, (tokens, _) in enumerate(prompts):
+        held = cache.longest_prefix(tokens)
+        stopped[tuple(tuple(tokens[at : at + block]) for at in range(0, held, block))].append(f"r{i}")
+    planner = planner_of(rows_of(*(tokens for tokens, _ in prompts)), PeekConfig("dfs-weight"))
+    assert planner.plan(BlockView(cache), NOW) == sglang_dfs_weight(
+        stopped, {f"r{i}": i for i in range(len(prompts))}
+    )
 
 
 def test_dfs_weight_takes_the_heavier_branch_first_and_a_node_before_its_own() -> None:

@@ -30,16 +30,36 @@ def asks(name: str, at_s: float = 0.0, tokens: int = 100, **more: Any) -> Pendin
 # -- sessions ------------------------------------------------------------------------------------------
 
 
-@given(turns=st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "lora"])), max_size=30))
-def test_a_turn_is_the_number_of_those_admitted_before_it(turns: list[tuple[str, str]]) -> None:
-    sessions = Sessions()
-    for number, (session, namespace) in enumerate(turns):
-        request = asks(f"r{number}", session=session, namespace=namespace)
-        before = turns[:number].count((session, namespace)) if session else 0
-        assert sessions.turn_of(request) == before
-        sessions.admitted(request)
-        assert sessions.turn_of(request) == before, "it may wait again after a preemption"
-    assert len(sessions) == len({name for name in turns if name[0]})
+@given(
+    turns=st.lists(
+        st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "lora"]), st.integers(0, 30)),
+        max_size=30,
+    )
+)
+def test_a_turn_is_the_number_of_those_admitted_before_it(turns: list[tuple[str, str, int]]) -> None:
+    """Also where a request is preempted, whichever turns were admitted since."""
+    lengths = Expectations(inf)
+    counted: list[tuple[PendingRequest, int]] = []
+
+    def admits(request: PendingRequest, turn: int) -> None:
+        lengths.arrived(request, ())
+        assert lengths.waiting[request.request_id].turn == turn
+        lengths.admitted(request)
+
+    for number, (session, namespace, back) in enumerate(turns):
+        turn = [each[:2] for each in turns[:number]].count((session, namespace)) if session else 0
+        counted.append((asks(f"r{number}", session=session, namespace=namespace), turn))
+        admits(*counted[-1])
+        admits(*counted[back % len(counted)])
+    assert len(lengths.sessions) == len({name[:2] for name in turns if name[0]})
+
+
+def test_an_id_that_is_used_again_in_another_session_is_another_request() -> None:
+    lengths = Expectations(inf)
+    for name, session in (("r", "a"), ("r", "b"), ("next a", "a"), ("next b", "b")):
+        lengths.arrived(asks(name, session=session), ())
+        assert lengths.waiting[name].turn == (name != "r")
+        lengths.admitted(asks(name, session=session))
 
 
 def test_old_sessions_are_forgotten() -> None:

@@ -78,6 +78,21 @@ def test_levels_go_on_while_nobody_is_behind_yet() -> None:
     assert turns == naive(order, accounts) == ["r0", "r1", "r2", "r3", "r5", "r4"]
 
 
+def test_who_comes_below_all_levels_is_not_overlooked() -> None:
+    """Both that wait are far above the clock, at which the third one begins."""
+    accounts = TenantAccounts(10.0)
+    ahead = requests([(name, 20) for name in "abcd"])
+    for each in ahead:
+        accounts.arrived(each)
+    for each in ahead[:2]:
+        accounts.charge(each.tenant, 100.0)
+    for each in ahead[2:]:
+        accounts.left(each)
+    assert everybody(Turns(Listed(ahead[:2]), accounts)) == ahead[:2]
+    accounts.arrived(ahead[2])
+    assert everybody(Turns(Listed(ahead[:3]), accounts)) == [ahead[0], ahead[2], ahead[1]]
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["arrive", "arrive", "admit", "admit", "abort", "generate"]),

@@ -27,23 +27,14 @@ from peek.trie.pending_tree import PendingTree
 class PolicyCalls:
     """Calls one policy, and its lanes if it has any, and checks their answers.
 
-    Args:
-        policy: orders the queue.
-        lanes: merges that order with a fair one; None for none.
-        stats: counts faults.
-        strict: whether a `PolicyFault` is raised; otherwise it is only counted.
-        unit_tokens: tokens per symbol of the keys.
-        learns: whether answers will be told; if not, the policy reads no `heads`.
+    The arguments are those of `Planner`; `stats` counts faults.
 
     Raises `InvalidConfig` for objects of another kind and for `unit_tokens` below 1.
     """
 
-    __slots__ = ("_continuations", "_placed", "_stats", "_strict", "_unit", "lanes", "policy")
-
     def __init__(
-        self, policy: object, lanes: object, stats: PlannerStats, strict: bool, unit_tokens: int = 1,
-        learns: bool = True,
-    ) -> None:  # fmt: skip
+        self, policy: object, lanes: object, stats: PlannerStats, strict: bool, unit_tokens: int, learns: bool
+    ) -> None:
         if not isinstance(policy, AdmissionPolicy):
             raise InvalidConfig(f"policy is {policy!r}; need an instance of a subclass of AdmissionPolicy")
         if lanes is not None and not isinstance(lanes, Lanes):
@@ -170,17 +161,16 @@ class PolicyCalls:
         """
         if not isinstance(answer, list):
             raise PolicyFault(f"{_name(part)} returned {a_kind(answer)}, not a list of requests")
-        self._placed += 1
-        number = self._placed
+        number: i64 = self.new_number()
         for item in answer:
             if not isinstance(item, PendingRequest) or item.placed == number:
-                raise _misplaced(answer, queue, tree, part)
+                self._misplaced(answer, queue, tree, part)
             item.placed = number
         if len(answer) != len(queue):
-            raise _misplaced(answer, queue, tree, part)
+            self._misplaced(answer, queue, tree, part)
         for request in queue:
             if request.placed != number:
-                raise _misplaced(answer, queue, tree, part)
+                self._misplaced(answer, queue, tree, part)
         return answer
 
     def next_of(self, stream: RequestStream, tree: PendingTree, number: i64) -> PendingRequest | None:
@@ -192,17 +182,31 @@ class PolicyCalls:
             request: object = stream.item() if isinstance(stream, Iterated) else stream.next()
         except Exception as error:
             _raise_fault(self.policy, error)
-        if request is None:
-            return None
-        if not isinstance(request, PendingRequest):
-            raise PolicyFault(f"{_name(self.policy)} returned {a_kind(request)} among the requests")
-        name = request.request_id
-        if name not in tree or tree.request(name) is not request:
-            raise PolicyFault(_stranger(self.policy, name))
-        if request.placed == number:
-            raise PolicyFault(f"{_name(self.policy)} returned request {name!r} twice")
-        request.placed = number
-        return request
+        return None if request is None else self._place(request, tree, number, self.policy)
+
+    def _place(self, item: object, tree: PendingTree, number: i64, part: object) -> PendingRequest:
+        """Mark a request that waits, once under each number; `PolicyFault` for anything else.  O(1)."""
+        if not isinstance(item, PendingRequest):
+            raise PolicyFault(f"{_name(part)} returned {a_kind(item)} among the requests")
+        name = item.request_id
+        if name not in tree or tree.request(name) is not item:
+            raise PolicyFault(f"{_name(part)} returned request {name!r}, which is not the one that waits")
+        if item.placed == number:
+            raise PolicyFault(f"{_name(part)} returned request {name!r} twice")
+        item.placed = number
+        return item
+
+    def _misplaced(
+        self, answer: list[Any], queue: list[PendingRequest], tree: PendingTree, part: object
+    ) -> NoReturn:
+        """Raise what is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
+        number: i64 = self.new_number()
+        for item in answer:
+            self._place(item, tree, number, part)
+        for request in queue:
+            if request.placed != number:
+                raise PolicyFault(f"{_name(part)} left out request {request.request_id!r}")
+        raise PolicyFault(f"{_name(part)} changed the tree")
 
     def new_number(self) -> int:
         """A new number for the marks of one more stream."""
@@ -215,16 +219,7 @@ class Drawn:
     """Draws ids from a policy's stream one after another, until queue or cache change.
 
     A failure of the stream is counted, and the requests that it has not placed follow in arrival order.
-
-    Args:
-        stream: the requests of `tree`, best first.
-        in_arrival_order: returns the requests of a tree in arrival order.
     """
-
-    __slots__ = (
-        "_calls", "_checked", "_in_arrival_order", "_left", "_number", "_reads_cache", "_stream", "_tree",
-        "_version", "_walks",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -237,7 +232,6 @@ class Drawn:
         self._tree = tree
         self._calls = calls
         self._in_arrival_order = in_arrival_order
-        self._checked = True
         self._left: i64 = len(tree)
         self._number: i64 = calls.new_number()
         self._version: i64 = tree.version
@@ -249,9 +243,6 @@ class Drawn:
         walked = self._reads_cache and self._walks != self._tree.walks
         if walked or self._version != self._tree.version:
             return None
-        if not self._checked:
-            request = self._stream.next()
-            return None if request is None else request.request_id
         try:
             request = self._calls.next_of(self._stream, self._tree, self._number)
             if request is None and self._left > 0:
@@ -265,37 +256,10 @@ class Drawn:
 
     def _fallen_back(self, fault: PolicyFault) -> str | None:
         """Go on in arrival order with all requests that have not been placed.  O(n)."""
-        self._checked = False
-        number = self._number
         queue = self._in_arrival_order(self._tree)
-        self._stream = Listed([request for request in queue if request.placed != number])
+        self._stream = Listed([request for request in queue if request.placed != self._number])
         self._calls.count(self._calls.policy, fault)
         return self.next_id()
-
-
-def _misplaced(
-    answer: list[Any], queue: list[PendingRequest], tree: PendingTree, part: object
-) -> PolicyFault:
-    """Say what is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
-    author = _name(part)
-    seen: set[str] = set()
-    for item in answer:
-        if not isinstance(item, PendingRequest):
-            return PolicyFault(f"{author} returned {a_kind(item)} among the requests")
-        name = item.request_id
-        if name not in tree or tree.request(name) is not item:
-            return PolicyFault(_stranger(part, name))
-        if name in seen:
-            return PolicyFault(f"{author} returned request {name!r} twice")
-        seen.add(name)
-    for request in queue:
-        if request.request_id not in seen:
-            return PolicyFault(f"{author} left out request {request.request_id!r}")
-    return PolicyFault(f"{author} changed the tree")
-
-
-def _stranger(part: object, request_id: str) -> str:
-    return f"{_name(part)} returned request {request_id!r}, which is not the one that waits"
 
 
 def _name(part: object) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from peek.request import PendingRequest
+    from peek.planner.planner import Planner
+    from peek.trie.pending_tree import PendingTree
 
 ORDERED: Final = "ordered by the policy"
 NOTHING_TO_GAIN: Final = "nothing that waits is shared, cached or under way"
@@ -118,15 +119,7 @@ class Upcoming(NamedTuple):
     missing: int
 
 
-class Waits(Protocol):
-    """The requests that a plan orders, by id."""
-
-    def __contains__(self, request_id: object) -> bool: ...
-
-    def request(self, request_id: str) -> PendingRequest: ...
-
-
-def first_of(plan: Iterable[str], k: int, waiting: Waits) -> list[Upcoming]:
+def first_of(plan: Iterable[str], k: int, waiting: PendingTree | Planner) -> list[Upcoming]:
     """The first `k` requests of a plan that still wait.
 
     O(k + requests that have left), and a lazy plan's own cost for each.

@@ -21,9 +21,10 @@ from mypy_extensions import i64
 
 from peek.config import PeekConfig
 from peek.errors import DuplicateRequest, InvalidKey, PolicyFault, UnknownRequest
+from peek.eviction.index import MarkIndex, demand_of
 from peek.planner.calls import Drawn, PolicyCalls
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan, Upcoming, first_of
-from peek.planner.signals import Demand, PrefillsInFlight, Signals
+from peek.planner.signals import PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, arrival, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
@@ -92,8 +93,8 @@ class Planner:
             self._in_flight = PrefillsInFlight()
         self._signals = Signals(self.tree, self._in_flight, self.stats)
         self._arrivals = ArrivalOrder()
-        eviction = settings.build_eviction()
-        self._demand = None if eviction is None else Demand(self.tree, self._signals, eviction)
+        self._eviction = settings.build_eviction()
+        self._marks = MarkIndex(self.tree)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
@@ -107,10 +108,10 @@ class Planner:
         With `held` it cannot run yet, as after `hold`.  Its key is ignored, and `resume` gives it one.  It
         must have its `num_tokens`.  O(1).
         """
+        if request.request_id in self.held or (held and request.request_id in self.tree):
+            raise DuplicateRequest(f"request {request.request_id!r} is already waiting")
         if held:
             self._add_held(request)
-        elif request.request_id in self.held:
-            raise DuplicateRequest(f"request {request.request_id!r} is already waiting")
         else:
             self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
@@ -122,14 +123,11 @@ class Planner:
             self._calls.left(request, HELD, 0)
 
     def _add_held(self, request: PendingRequest) -> None:
-        request_id = request.request_id
-        if request_id in self:
-            raise DuplicateRequest(f"request {request_id!r} is already waiting")
         if request.num_tokens == 0:
-            raise InvalidKey(f"num_tokens of {request_id!r} is 0; one that is held has to say it")
+            raise InvalidKey(f"num_tokens of {request.request_id!r} is 0; one that is held has to say it")
         self.tree.number(request)
         request.key = None
-        self.held[request_id] = request
+        self.held[request.request_id] = request
 
     def extend(self, request_id: str, key: object) -> None:
         """Lengthen a request's key, where more of it matters than was given.  As `PendingTree.extend`."""
@@ -157,13 +155,14 @@ class Planner:
         if uncached_tokens is not None:
             told = require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
         in_flight = self._in_flight
-        key = b""
         self._arrivals.forget(request_id)
         request = self.held.pop(request_id, None)
+        key = b""
         if request is not None:
             self._calls.arrived(request, self.tree)
         else:
-            key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
+            if admitted and in_flight is not None:
+                key = self.tree.key_of(request_id)
             request = self.tree.remove(request_id)
         if in_flight is not None:
             if key:
@@ -330,9 +329,6 @@ class Planner:
             InvalidKey: `now` is not a finite number.
             PolicyFault: the policy failed and `strict` is set.
         """
-        standing = self._standing.find(self._version(), cache, now)
-        if isinstance(standing, Plan):
-            return standing
         plan = self._next_plan(cache, now, False)
         assert isinstance(plan, Plan)
         return plan
@@ -346,9 +342,6 @@ class Planner:
         few hundred nanoseconds.  Policies without a `stream` plan the whole queue.  Arguments and errors of
         `plan`.
         """
-        standing = self._standing.find(self._version(), cache, now)
-        if isinstance(standing, LazyPlan):
-            return standing
         plan = self._next_plan(cache, now, True)
         assert isinstance(plan, LazyPlan)
         return plan
@@ -358,6 +351,9 @@ class Planner:
         return self.tree.version + (0 if self._in_flight is None else self._in_flight.version)
 
     def _next_plan(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
+        standing = self._standing.find(self._version(), cache, now)
+        if standing is not None and isinstance(standing, LazyPlan) == lazily:
+            return standing
         if not isfinite(now):
             raise InvalidKey(f"now is {now!r}, not a finite number")
         timer: Any = self._timer
@@ -464,7 +460,7 @@ class Planner:
     @property
     def evicts(self) -> bool:
         """Whether eviction scores are in use; if not, the engine's own eviction stands."""
-        return self._demand is not None
+        return self._eviction is not None
 
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
         """How much the queue needs a cached node or block; the lowest goes first, 0.0 is no demand.
@@ -477,7 +473,23 @@ class Planner:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
             idle_s: seconds since the engine last used it (modes "recency" and "decay").
         """
-        return 0.0 if self._demand is None else self._demand.score(node_id, idle_s)
+        eviction = self._eviction
+        if eviction is None:
+            return 0.0
+        tree = self.tree
+        node = tree.owner(node_id) if tree.chained else self._marked(node_id)
+        if node is None:
+            return 0.0
+        peak, levels = demand_of(node)
+        return eviction.score(peak, levels, idle_s)
+
+    def _marked(self, node_id: int) -> Node | None:
+        """The deepest node that needs a cached tree node, by the marks of the last plan's walk."""
+        cache = self._signals.cache
+        if cache is None or len(self.tree) == 0:
+            return None
+        self._marks.refresh(cache, self._signals.walk_epoch())
+        return self._marks.find(node_id)
 
 
 @final
@@ -487,8 +499,6 @@ class ArrivalOrder:
     Most requests arrive in the order of their `arrival_time`, in which the tree keeps them.  Sorting begins
     only with the first request that did not.
     """
-
-    __slots__ = ("_in_order", "_latest", "_requests", "_unsized", "_version")
 
     def __init__(self) -> None:
         self._unsized: dict[str, PendingRequest] = {}
@@ -545,16 +555,7 @@ class StandingPlan:
     """Keeps a plan until queue, prefills under way or cache change, or its time is over.
 
     Only caches with a `version` can tell that they have not changed; with any other no plan stands.
-
-    Args:
-        lasts_s: seconds on the clock of `Planner.plan` for which a plan stands although waiting times grow;
-            0.0 keeps none.
-
-    Attributes:
-        last: the last plan, whether it stands or not.
     """
-
-    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_version", "last")
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s

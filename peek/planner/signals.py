@@ -1,7 +1,6 @@
 """What a plan knows of cache and queue, each worked out at most once a plan.
 
-`Signals` writes what the waiting requests have cached and what they share.  `Demand` turns the marks of the
-same walk into scores of what the queue needs of the cache.
+`Signals` writes what the waiting requests have cached and what they share.
 
 `PrefillsInFlight` is for engines (SGLang) that show a prefix to others only when its prefill ends.  A waiting
 request with the same prefix would compute it once more if it were admitted now, so it had better wait.
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from peek.eviction.demand import EvictionPolicy
-from peek.eviction.index import MarkIndex, demand_of
 from peek.planner.stats import PlannerStats
 from peek.request import PendingRequest
 from peek.trie.dual_walk import DualWalk, unit_tokens_of
@@ -33,8 +30,6 @@ class PrefillsInFlight:
     `ended` may be called before `admit`: an engine may finish a short prefill before its adapter compares
     queues and learns of the admission.
     """
-
-    __slots__ = ("_ended_early", "_tree", "version")
 
     def __init__(self) -> None:
         self.version: i64 = 0
@@ -90,46 +85,32 @@ class PrefillsInFlight:
         while stack:
             node, our_node, our_at = stack.pop()
             if node.depth > 0:
-                self._write_own(node, node.depth * unit_tokens, noted)
+                _note(node, next_preorder(node), node.depth * unit_tokens, noted)
             kid = node.kid
             while kid is not None:
                 matched, behind, at = self._tree.follow(kid.edge, our_node, our_at)
                 if matched == len(kid.edge):
                     stack.append((kid, behind, at))
                 elif node.depth > 0 or matched > 0:
-                    self._write_below(kid, (node.depth + (matched >> 2)) * unit_tokens, noted)
+                    _note(kid, next_branch(kid), (node.depth + (matched >> 2)) * unit_tokens, noted)
                 kid = kid.next
 
-    def _write_own(self, node: Node, coming_len: i64, noted: list[PendingRequest]) -> None:
+
+def _note(top: Node, stop: Node | None, coming_len: i64, noted: list[PendingRequest]) -> None:
+    """Write `coming_len` of the requests that end in the nodes from `top` to before `stop`, in pre-order."""
+    node: Node | None = top
+    while node is not None and node is not stop:
         terminator = node.terminator
         while terminator is not None:
             terminator.request.coming_len = coming_len
             noted.append(terminator.request)
             terminator = terminator.next
-
-    def _write_below(self, top: Node, coming_len: i64, noted: list[PendingRequest]) -> None:
-        """Write `coming_len` of every request at or below `top`."""
-        stop = next_branch(top)
-        node: Node | None = top
-        while node is not None and node is not stop:
-            self._write_own(node, coming_len, noted)
-            node = next_preorder(node)
+        node = next_preorder(node)
 
 
 @final
 class Signals:
-    """Brings `cached_len`, `coming_len` and the tree's signals up to date when they are asked for.
-
-    Args:
-        tree: the waiting requests.
-        in_flight: the prefills under way; None where the engine shows a prefix at once.
-        stats: counts the calls into the cache.
-    """
-
-    __slots__ = (
-        "_coming", "_in_flight", "_refreshed", "_stats", "_theta", "_tree", "_unit", "_walk", "_walked",
-        "cache",
-    )  # fmt: skip
+    """Brings `cached_len`, `coming_len` and the tree's signals up to date when they are asked for."""
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats) -> None:
         self.cache: CacheView | None = None
@@ -195,31 +176,3 @@ class Signals:
             self._walked = False
             self.match_cache_now("Planner.eviction_score")
         return self._walk.epoch
-
-
-@final
-class Demand:
-    """Scores of cached nodes or blocks; see `Planner.eviction_score`."""
-
-    __slots__ = ("_marks", "_policy", "_signals", "_tree")
-
-    def __init__(self, tree: PendingTree, signals: Signals, policy: EvictionPolicy) -> None:
-        self._tree = tree
-        self._signals = signals
-        self._policy = policy
-        self._marks = MarkIndex(tree)
-
-    def score(self, node_id: int, idle_s: float) -> float:
-        """The score of a cached node or block; 0.0 if no waiting request needs it."""
-        tree = self._tree
-        cache = self._signals.cache
-        node: Node | None = None
-        if tree.chained:
-            node = tree.owner(node_id)
-        elif len(tree) > 0 and cache is not None:
-            self._marks.refresh(cache, self._signals.walk_epoch())
-            node = self._marks.find(node_id)
-        if node is None:
-            return 0.0
-        peak, levels = demand_of(node)
-        return self._policy.score(peak, levels, idle_s)

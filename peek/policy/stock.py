@@ -21,7 +21,8 @@ from peek.errors import InvalidConfig
 from peek.policy.base import AdmissionPolicy, Cycle, arrival, uncached_tokens
 from peek.policy.sections import SIBLING, TAU, assign_sections
 from peek.request import PendingRequest
-from peek.trie.node import Node, next_branch, next_preorder
+from peek.trie.node import Node
+from peek.trie.pending_tree import PendingTree
 
 _LAST: Final = 1 << 60
 """More tokens than any request has."""
@@ -128,94 +129,53 @@ class DfsWeight(AdmissionPolicy):
 
     SGLang walks its own cache.  The same order follows from the pending tree after a dual-walk.  Restricted
     to places where waiting requests stop matching, the cached tree *is* the matched part of the pending tree.
-    A branch belongs to it as far as the cache followed the branch; its weight is the number of requests
-    below.
+    A branch begins where the cache followed an edge further than the one above; its weight is the number of
+    requests below.
     """
 
     def __init__(self) -> None:
         super().__init__(reads_tree=False)
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        roots = [root for _, root in cycle.tree.roots()]  # namespaces are branches of one tree
-        branches = [kid for root in roots for kid in _matched_kids(root)]
-        unmatched = [request for root in roots for request in _stopped_at(root)]
-        oldest = _oldest_below(roots)
-        # Post-order without recursion: a node lies on the stack below its children.
-        ordered: list[PendingRequest] = []
-        stack: list[tuple[Node, bool]] = [(node, False) for node in _by_weight(branches, oldest)]
-        while stack:
-            node, expanded = stack.pop()
-            if expanded:
-                ordered.extend(_stopped_at(node))
-                continue
-            stack.append((node, True))
-            if node.walk_matched == node.depth:
-                stack.extend((kid, False) for kid in _by_weight(_matched_kids(node), oldest))
-        unmatched.sort(key=arrival)
-        return ordered + unmatched
+        oldest = _oldest_below(queue, cycle.tree)
+        backwards: list[PendingRequest] = []
+        ahead = [[root for _, root in cycle.tree.roots()]]  # namespaces are branches of one tree
+        while ahead:
+            stopped, branches = _parted(ahead.pop(), cycle.tree.epoch)
+            backwards.extend(sorted(stopped, key=arrival, reverse=True))
+            branches.sort(key=lambda node: (-node.count, oldest[node.uid]))
+            ahead.extend([node] for node in branches)
+        backwards.reverse()
+        return backwards
 
 
-def _oldest_below(roots: list[Node]) -> dict[int, tuple[float, int]]:
-    """By `uid`, arrival and sequence of the oldest request at or below each node.  O(n + nodes)."""
-    oldest: dict[int, tuple[float, int]] = {}
-    for root in roots:
-        nodes: list[Node] = []
-        node: Node | None = root
-        while node is not None:
-            nodes.append(node)
-            node = next_preorder(node)
-        for below in reversed(nodes):
-            came = [oldest[kid.uid] for kid in _kids(below)]
-            came.extend(arrival(request) for request in _own_requests(below))
-            oldest[below.uid] = min(came)
+def _oldest_below(queue: list[PendingRequest], tree: PendingTree) -> dict[int, int]:
+    """By `uid`, the place in `queue` of the oldest request at or below each node.  O(n + nodes)."""
+    oldest: dict[int, int] = {}
+    for place, request in enumerate(queue):
+        node: Node | None = tree.leaf(request.request_id)
+        while node is not None and node.uid not in oldest:
+            oldest[node.uid] = place
+            node = node.parent
     return oldest
 
 
-def _kids(node: Node) -> list[Node]:
-    kids: list[Node] = []
-    kid = node.kid
-    while kid is not None:
-        kids.append(kid)
-        kid = kid.next
-    return kids
+def _parted(tops: list[Node], epoch: i64) -> tuple[list[PendingRequest], list[Node]]:
+    """Return whose cached prefix ends where that of `tops` does, and the branches that go on from there.
 
-
-def _matched_kids(node: Node) -> list[Node]:
-    return [kid for kid in _kids(node) if kid.walk_matched > node.depth]
-
-
-def _by_weight(nodes: list[Node], oldest: dict[int, tuple[float, int]]) -> list[Node]:
-    """Sort by ascending weight, as a stack pops its last entry first; ties: the older branch last."""
-    return sorted(nodes, key=lambda node: (-node.count, oldest[node.uid]), reverse=True)
-
-
-def _stopped_at(node: Node) -> list[PendingRequest]:
-    """Requests whose cached prefix ends in `node`, in arrival order."""
-    found: list[PendingRequest] = []
-    if node.walk_matched < node.depth:
-        _collect(node, found)
-    else:
-        found.extend(_own_requests(node))
-        for kid in _kids(node):
-            if kid.walk_matched == node.depth:
-                _collect(kid, found)
-    found.sort(key=arrival)
-    return found
-
-
-def _own_requests(node: Node) -> list[PendingRequest]:
-    own: list[PendingRequest] = []
-    terminator = node.terminator
-    while terminator is not None:
-        own.append(terminator.request)
-        terminator = terminator.next
-    return own
-
-
-def _collect(top: Node, found: list[PendingRequest]) -> None:
-    """Append all requests at or below `top` to `found`."""
-    stop = next_branch(top)
-    node: Node | None = top
-    while node is not None and node is not stop:
-        found.extend(_own_requests(node))
-        node = next_preorder(node)
+    A cache of whole blocks may go on below a node that it does not hold to the end.
+    """
+    stopped: list[PendingRequest] = []
+    branches: list[Node] = []
+    while tops:
+        node = tops.pop()
+        terminator = node.terminator
+        while terminator is not None:
+            stopped.append(terminator.request)
+            terminator = terminator.next
+        kid = node.kid
+        while kid is not None:
+            goes_on = kid.walk_epoch == epoch and kid.walk_matched > node.walk_matched
+            (branches if goes_on else tops).append(kid)
+            kid = kid.next
+    return stopped, branches

@@ -53,8 +53,6 @@ class _End:
     `request` is a hash of the request's id.
     """
 
-    __slots__ = ("alike", "before", "next", "place", "request", "session", "size", "tail")
-
     def __init__(self, request: i64, place: i64, tail: bytes, session: str) -> None:
         self.request: i64 = request
         self.place: i64 = place
@@ -63,10 +61,6 @@ class _End:
         self.session = session
         self.next: i64 = 0
         """Prompts that went on from it."""
-        self.before: _End | None = None
-        """The prompt with the same piece that came before it."""
-        self.alike: i64 = 1
-        """Number of prompts with the same piece up to it."""
 
 
 @final
@@ -78,16 +72,14 @@ class Continuations:
         most: most prompts that are remembered.
     """
 
-    __slots__ = ("_count", "_most", "_newest", "_piece", "_reach", "_step")
-
     def __init__(self, unit_tokens: i64 = 1, most: i64 = MOST_PROMPTS) -> None:
         self._most: i64 = most
         self._step: i64 = max(1, STEP_TOKENS // unit_tokens)
         self._piece: i64 = max(1, PIECE_TOKENS // unit_tokens) * SYMBOL_BYTES
         self._reach: i64 = REACH_TOKENS // unit_tokens
-        self._newest: OrderedDict[bytes, _End] = OrderedDict()
-        """The newest prompt of each namespace, whose `MOST_ALIKE` no other one takes up, and symbols before
-        the place.  The pieces stand in the order of these prompts."""
+        self._ends: OrderedDict[bytes, list[_End]] = OrderedDict()
+        """The prompts of each namespace, whose `MOST_ALIKE` no other one takes up, and symbols before the
+        place, oldest first.  The pieces stand in the order of their newest prompts."""
         self._count: i64 = 0
 
     def __len__(self) -> int:
@@ -118,12 +110,11 @@ class Continuations:
         space = _short(namespace).encode("utf-8", "surrogatepass")
         piece = space + key[end - self._piece : end]
         tail = key[end:]
-        newest = self._newest.get(piece)
-        known = newest
-        while known is not None:
-            if known.request == request and known.place == place and _fits(known, tail):
-                return known.session
-            known = known.before
+        alike = self._ends.get(piece)
+        if alike is not None:
+            for known in alike:
+                if known.request == request and known.place == place and _fits(known, tail):
+                    return known.session
         last: i64 = max(skipped + step, length - self._reach)
         session = ""
         at = place
@@ -132,7 +123,7 @@ class Continuations:
             at -= step
         if not session:
             session = INFERRED + _short(request_id)
-        self._remember(piece, newest, _End(request, place, tail, session))
+        self._remember(piece, _End(request, place, tail, session))
         return session
 
     def _gone_on(self, key: bytes, space: bytes, place: i64, start: i64) -> str:
@@ -141,33 +132,32 @@ class Continuations:
         The place is byte `start` of `key`.  Of several prompts it is one from which the fewest have gone on,
         and of these the newest: conversations that begin with the same words each keep a session.
         """
+        alike = self._ends.get(space + key[start - self._piece : start])
+        if alike is None:
+            return ""
         best: _End | None = None
-        end = self._newest.get(space + key[start - self._piece : start])
-        while end is not None:
+        for end in reversed(alike):
             stop: i64 = start + end.size
             open_to_more = end.place == place and end.next < MOST_NEXT and stop < len(key)
             if open_to_more and (best is None or end.next < best.next) and _fits(end, key[start:stop]):
                 best = end
-            end = end.before
         if best is None:
             return ""
         best.next += 1
         return best.session
 
-    def _remember(self, piece: bytes, newest: _End | None, end: _End) -> None:
-        """Remember the end of a prompt; `newest` is the last one before it with the same piece."""
-        self._newest[piece] = end
-        self._newest.move_to_end(piece)
-        self._count += 1
-        if newest is not None:
-            end.before = newest
-            end.alike = newest.alike + 1
-            if end.alike > MOST_ALIKE:
-                self._count -= 1
-                _drop_oldest(end)
+    def _remember(self, piece: bytes, end: _End) -> None:
+        """Remember the end of a prompt."""
+        alike = self._ends.setdefault(piece, [])
+        alike.append(end)
+        self._ends.move_to_end(piece)
+        if len(alike) > MOST_ALIKE:
+            del alike[0]
+        else:
+            self._count += 1
         while self._count > self._most:
-            _, gone = self._newest.popitem(last=False)
-            self._count -= gone.alike
+            _, gone = self._ends.popitem(last=False)
+            self._count -= len(gone)
 
 
 def _short(name: str) -> str:
@@ -176,13 +166,3 @@ def _short(name: str) -> str:
 
 def _fits(end: _End, tail: bytes) -> bool:
     return end.size == len(tail) and end.tail == hash(tail)
-
-
-def _drop_oldest(newest: _End) -> None:
-    """Forget the oldest of the prompts with one piece."""
-    end = newest
-    while end.before is not None and end.before.before is not None:
-        end.alike -= 1
-        end = end.before
-    end.before = None
-    end.alike = 1

@@ -32,13 +32,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
 
 from peek.errors import InvalidCache, a_kind
 from peek.trie.keys import COMPILED, MAX_SYMBOL, SYMBOL_BYTES, match_edge, symbol_at
-from peek.trie.node import Node, forget_below, is_cached, next_branch, next_preorder, write_own, write_subtree
+from peek.trie.node import Node, forget_below, next_branch, next_preorder, write_own, write_subtree
 from peek.trie.pending_tree import Bookmark, PendingTree
 
 if TYPE_CHECKING:
@@ -279,7 +280,8 @@ class DualWalk:
     def _look_again_at(self, nodes: list[Node]) -> None:
         """Ask again about nodes whose answers may differ, parents first."""
         for node in nodes:
-            if node.parent is not None and is_cached(node.parent, self.epoch):
+            parent = node.parent
+            if parent is not None and parent.walk_epoch == self.epoch and parent.walk_matched == parent.depth:
                 self._look_again(node, False)
 
     def _look_again(self, node: Node, lost: bool) -> None:
@@ -463,7 +465,7 @@ def matches_single_symbols(tree: PendingTree, cache: Any) -> bool:
     answered = checked_step(cache.advance(parent.walk_cursor, shorter, parent.depth), count - 1)[0]
     if answered == count - 1:
         return True
-    for node in _stopped(tree, 1, count - answered):
+    for node in _stopped(tree, count - answered):
         raise _needs_blocks(
             f"advance(...) followed {count} symbols but {answered} of the first {count - 1}, "
             f"and prompts part ways {node.depth - node.walk_matched} symbols behind the end of a block",
@@ -498,20 +500,16 @@ def _first_followed(tree: PendingTree) -> Node | None:
     return None
 
 
-def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
-    """The first `limit` inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
-    found: list[Node] = []
+def _stopped(tree: PendingTree, within: i64) -> Iterator[Node]:
+    """The inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
     for node in _reached(tree):
         if 0 < node.depth - node.walk_matched < within and node.kid is not None:
-            found.append(node)
-            if len(found) == limit:
-                break
-    return found
+            yield node
 
 
 def _ask_below(tree: PendingTree, cache: Any) -> None:
     """Raise `InvalidCache` if the cache stopped on an edge, but follows it together with a child's edge."""
-    for node in _stopped(tree, _PROBES, MAX_SYMBOL):
+    for node in islice(_stopped(tree, MAX_SYMBOL), _PROBES):
         kid = node.kid
         assert kid is not None
         parent = node.parent

@@ -27,21 +27,9 @@ class Node:
     """
 
     __slots__ = (
-        "count",
-        "depth",
-        "edge",
-        "kid",
-        "n_kids",
-        "next",
-        "parent",
-        "prev",
-        "terminator",
-        "uid",
-        "view",
-        "walk_cursor",
-        "walk_epoch",
-        "walk_matched",
-    )
+        "count", "depth", "edge", "kid", "n_kids", "next", "parent", "prev", "terminator", "uid", "view",
+        "walk_cursor", "walk_epoch", "walk_matched",
+    )  # fmt: skip
 
     def __init__(self, edge: bytes, parent: Node | None, uid: i64, count: i64, depth: i64) -> None:
         self.edge = edge
@@ -190,8 +178,3 @@ def forget_below(top: Node) -> None:
     while node is not None and node is not stop:
         node.walk_epoch = 0
         node = next_preorder(node)
-
-
-def is_cached(node: Node, epoch: i64) -> bool:
-    """Whether dual-walk `epoch` reached `node` and the cache holds the whole path.  O(1)."""
-    return node.walk_epoch == epoch and node.walk_matched == node.depth

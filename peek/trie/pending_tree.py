@@ -717,19 +717,14 @@ class PrefixStructure:
     def _unclaim(self, leaf: Node) -> str:
         """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
-        edge = leaf.edge
-        n: i64 = len(edge)
         fault = ""
-        at: i64 = 0
-        while at < n:
-            symbol = symbol_at(edge, at)
+        for symbol in memoryview(leaf.edge).cast("I"):
             owner = owners.get(symbol)
             if owner is leaf:
                 del owners[symbol]
             elif not fault:
                 where = "comes twice" if owner is None else "stands in another place already"
                 fault = f"symbol {symbol} {where}"
-            at += 4
         return fault
 
     def _disown(self, edge: bytes) -> None:
@@ -756,8 +751,7 @@ def check_structure(shape: PrefixStructure) -> int:
         stack = [root]
         while stack:
             node = stack.pop()
-            terminators += _check_terminators(node)
-            _check_node(shape, node, stack)
+            terminators += _check_node(shape, node, stack)
             assert node.uid not in uids, "two nodes with one id"
             uids.add(node.uid)
             symbols += len(node.edge) >> 2
@@ -771,7 +765,8 @@ def check_structure(shape: PrefixStructure) -> int:
     return terminators
 
 
-def _check_terminators(node: Node) -> i64:
+def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> i64:
+    """Verify a node, put its children on the stack, and return the number of keys that end there."""
     ends: i64 = 0
     terminator = node.terminator
     assert terminator is None or terminator.prev is None, "head of the terminator list"
@@ -780,23 +775,13 @@ def _check_terminators(node: Node) -> i64:
         assert terminator.node is node and terminator.request.length == node.depth, "terminator"
         assert terminator.next is None or terminator.next.prev is terminator, "terminator list"
         terminator = terminator.next
-    total = ends
-    kid = node.kid
-    while kid is not None:
-        total += kid.count
-        kid = kid.next
-    assert total == node.count, "pending_count"
-    if node.parent is not None:
-        assert node.count > 0 and (ends > 0 or node.n_kids > 1), "node that should be merged"
-    return ends
-
-
-def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
     n_kids: i64 = 0
+    count = ends
     kid = node.kid
     assert kid is None or kid.prev is None, "head of the sibling list"
     while kid is not None:
         n_kids += 1
+        count += kid.count
         assert kid.parent is node, "parent link"
         assert len(kid.edge) & 3 == 0, "edge of whole symbols"
         assert kid.depth == node.depth + (len(kid.edge) >> 2) > node.depth, "depth"
@@ -804,16 +789,12 @@ def _check_node(shape: PrefixStructure, node: Node, stack: list[Node]) -> None:
         assert kid.next is None or kid.next.prev is kid, "sibling list"
         stack.append(kid)
         kid = kid.next
+    assert count == node.count, "pending_count"
+    if node.parent is not None:
+        assert node.count > 0 and (ends > 0 or node.n_kids > 1), "node that should be merged"
     assert n_kids == node.n_kids, "child count"
     view = node.view
     assert view is None or view.tobytes() == node.edge, "view of an older edge"
-    assert not shape.chained or _owns(shape, node), "owners"
-
-
-def _owns(shape: PrefixStructure, node: Node) -> bool:
-    at: i64 = 0
-    while at < len(node.edge):
-        if shape.owners.get(symbol_at(node.edge, at)) is not node:
-            return False
-        at += 4
-    return True
+    symbols = memoryview(node.edge).cast("I")
+    assert not shape.chained or all(shape.owners.get(each) is node for each in symbols), "owners"
+    return ends

@@ -83,8 +83,6 @@ class Mean:
         mean: mean length of an answer, tokens.
     """
 
-    __slots__ = ("answers", "mean", "memory")
-
     def __init__(self, memory: float) -> None:
         self.memory: float = memory
         self.answers: float = 0.0
@@ -99,8 +97,6 @@ class Mean:
 @final
 class Turns:
     """How many requests were each turn of their sessions, and so how many turns follow one."""
-
-    __slots__ = ("_reached",)
 
     def __init__(self) -> None:
         self._reached: list[float] = []
@@ -132,8 +128,6 @@ class Turns:
 class Opening:
     """The waiting requests, by id, that came before any request of their session was admitted."""
 
-    __slots__ = ("ids", "session")
-
     def __init__(self, session: tuple[str, str]) -> None:
         self.session = session
         self.ids: dict[str, None] = {}
@@ -146,30 +140,23 @@ class Opening:
 
 @final
 class Sessions:
-    """Which turn of its session each request is, and which requests a session begins with."""
+    """How many requests of each session were admitted, and which requests a session begins with."""
 
     def __init__(self) -> None:
         self._openings: dict[tuple[str, str], Opening] = {}
         """Of sessions that begin with requests that wait."""
-        self._admitted: OrderedDict[tuple[str, str], tuple[int, i64]] = OrderedDict()
-        """Of each session: the hash of the id (any client can send long ones) of the request admitted last,
-        and how many were admitted before it."""
+        self._admitted: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of sessions that are known."""
         return len(self._admitted)
 
     def turn_of(self, request: PendingRequest) -> i64:
-        """Number of requests of its session that were admitted before a request; 0 for the first.  O(1).
+        """Number of requests of its session that were admitted; 0 where it names none.  O(1).
 
         A session belongs to one namespace; equal names in two namespaces are two sessions.
         """
-        if not request.session:
-            return 0
-        last = self._admitted.get((request.namespace, request.session))
-        if last is None:
-            return 0
-        return last[1] if last[0] == hash(request.request_id) else last[1] + 1
+        return self._admitted.get((request.namespace, request.session), 0)
 
     def begin(self, request: PendingRequest) -> Opening:
         """Return the opening of a session, with this first turn of it.  O(1)."""
@@ -187,16 +174,13 @@ class Sessions:
         if not opening.ids:
             del self._openings[opening.session]
 
-    def admitted(self, request: PendingRequest) -> i64:
-        """Count an admitted request, once if it is preempted and admitted again; return its turn.  O(1)."""
-        turn = self.turn_of(request)
+    def admitted(self, request: PendingRequest) -> None:
+        """Count an admitted request.  O(1)."""
         if request.session:
             name = (request.namespace, request.session)
-            self._admitted[name] = (hash(request.request_id), turn)
-            self._admitted.move_to_end(name)
+            self._admitted[name] = self._admitted.pop(name, 0) + 1
             if len(self._admitted) > _MOST_SESSIONS:
                 self._admitted.popitem(last=False)
-        return turn
 
 
 @final
@@ -211,38 +195,29 @@ class Kind:
         turns: which turns its requests were.
     """
 
-    __slots__ = ("_by_tenant", "_one", "_whose", "answers", "mean", "prior", "told", "turns")
-
     def __init__(self, prior: float, memory: float) -> None:
         self.prior: float = prior
         self.answers: float = 0.0
         self.mean: float = 0.0
         self.told: float = 0.0
         self.turns = Turns()
-        self._one = Mean(memory)
-        self._whose = ""
-        self._by_tenant: dict[str, Mean] | None = None
+        self._memory: float = memory
+        self._by_tenant: dict[str, Mean] = {}
 
     def learn(self, tokens: float, tenant: str) -> None:
-        """Add an answer of one tenant.  O(1); O(`_MOST_TENANTS`) where several tenants have answered."""
+        """Add an answer of one tenant.  O(`_MOST_TENANTS`)."""
         several = self._by_tenant
-        if several is None:
-            if self.answers == 0.0:
-                self._whose = tenant
-            if self._whose == tenant:
-                self._one.add(tokens)
-                self.answers = self._one.answers
-                self.mean = self._one.mean
-                return
-            several = {self._whose: self._one}
-            self._by_tenant = several
         own = several.pop(tenant, None)
         if own is None:
-            own = Mean(MEMORY)
+            own = Mean(self._memory)
             if len(several) == _MOST_TENANTS:
                 del several[next(iter(several))]
         several[tenant] = own
         own.add(tokens)
+        if len(several) == 1:
+            self.answers = own.answers
+            self.mean = own.mean
+            return
         answers = 0.0
         total = 0.0
         for each in several.values():
@@ -262,8 +237,6 @@ class Space:
         waiting: number of waiting requests by the name of a beginning.
         waits: number of waiting requests.
     """
-
-    __slots__ = ("kinds", "older", "waiting", "waits", "whole")
 
     def __init__(self) -> None:
         self.whole = Kind(0.0, _WIDE_MEMORY)
@@ -322,6 +295,7 @@ class Expected:
 
     Attributes:
         namespace, heads: the request's namespace and beginnings, which name the kinds that it belongs to.
+        session: the session that it names, "" for none.
         turn: number of its session's requests that were admitted before it.
         opening: the requests that its session begins with, if it is one of them and names a session.
         ratio: expected answer over the mean answer of the namespace, at most `most_ratio`, times 1 + the
@@ -329,17 +303,16 @@ class Expected:
             nothing is known.
     """
 
-    __slots__ = ("heads", "namespace", "opening", "ratio", "turn")
-
-    def __init__(self, namespace: str, heads: tuple[object, ...], turn: i64) -> None:
+    def __init__(self, namespace: str, heads: tuple[object, ...], session: str, turn: i64) -> None:
         self.namespace = namespace
         self.heads = heads
+        self.session = session
         self.turn: i64 = turn
         self.opening: Opening | None = None
         self.ratio: float = 1.0
 
 
-NOTHING: Final = Expected("", (), 0)
+NOTHING: Final = Expected("", (), "", 0)
 """What is expected of a request that never arrived here."""
 
 
@@ -353,7 +326,7 @@ class Expectations:
     Attributes:
         news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
         changed: ids of waiting requests whose session's opening has changed; it calls `renew` for these, too.
-        sessions: which turn of its session each request is.
+        sessions: what was admitted of each session, and which requests it begins with.
         waiting: what is expected of each waiting request, by id, as of its arrival or the last `renew`.
         kinds: number of kinds that are kept.
     """
@@ -387,7 +360,9 @@ class Expectations:
         """
         space = self._space_of(request.namespace)
         space.count(heads, 1)
-        expected = Expected(request.namespace, heads, self.sessions.turn_of(request))
+        before = self._preempted(request)
+        turn = self.sessions.turn_of(request) if before is None else before.turn
+        expected = Expected(request.namespace, heads, request.session, turn)
         if learns and request.session and expected.turn == 0:
             opening = self.sessions.begin(request)
             expected.opening = opening
@@ -419,10 +394,21 @@ class Expectations:
             del self._spaces[expected.namespace]
         return expected
 
+    def _preempted(self, request: PendingRequest) -> Expected | None:
+        """What was expected of a request when it was admitted and not yet preempted; None for any other."""
+        running = self._running.get(request.request_id)
+        if running is None:
+            return None
+        before = running[1]
+        same = (before.namespace, before.session) == (request.namespace, request.session)
+        return before if same else None
+
     def admitted(self, request: PendingRequest) -> None:
-        """Await the end of a request that was admitted.  O(heads)."""
+        """Await the end of a request that was admitted; one that was preempted is counted once.  O(heads)."""
         expected = self.withdrawn(request.request_id)
-        expected.turn = self.sessions.admitted(request)
+        if self._preempted(request) is None:
+            expected.turn = self.sessions.turn_of(request)
+            self.sessions.admitted(request)
         self._running[request.request_id] = (request.tenant, expected)
         if len(self._running) > _MOST_RUNNING:
             self._running.popitem(last=False)

@@ -72,16 +72,6 @@ _LEAST: Final = math.ulp(0.0)
 """The least index of a piece; it tells pieces from free slots."""
 
 
-def vector(values: list[float]) -> Any:
-    """Make a vector of numbers.  O(n)."""
-    if COMPILED:
-        writer = BytesWriter()
-        for value in values:
-            write_f64_le(writer, value)
-        return np.frombuffer(writer.getvalue())
-    return np.array(values)
-
-
 @final
 class Columns:
     """The numbers that the index of each piece is made of, by slot.
@@ -224,21 +214,6 @@ class Below:
             not computed yet.
     """
 
-    __slots__ = (
-        "first",
-        "group",
-        "lasting",
-        "lightness",
-        "node",
-        "round",
-        "sharing",
-        "since",
-        "slot",
-        "start",
-        "tokens",
-        "work",
-    )
-
     def __init__(self, node: Node, start: i64) -> None:
         self.node = node
         self.start: i64 = start
@@ -271,18 +246,6 @@ class Waiting:
     `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
     is the request's own once that key is paid; -1 until it is computed.
     """
-
-    __slots__ = (
-        "depth",
-        "expected",
-        "length",
-        "lightness",
-        "since",
-        "slot",
-        "start",
-        "terminator",
-        "work",
-    )
 
     def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
         self.terminator = terminator
@@ -390,10 +353,6 @@ def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
 @final
 class Frontier:
     """The pieces of one tree.
-
-    Args:
-        tree: the waiting requests, with the marks of a dual-walk.
-        expectations: what is expected of each request.
 
     Attributes:
         columns: the numbers of the pieces.
@@ -756,8 +715,6 @@ class Piece:
         request: the request; None for a prefix of several.  A prefix of one request goes with it.
     """
 
-    __slots__ = ("first", "key", "node", "request", "since")
-
     def __init__(
         self, key: float, since: float, first: i64, node: Node, request: PendingRequest | None
     ) -> None:
@@ -781,8 +738,6 @@ class Run:
     All are 0 for the frontier's own run, whose pieces each have values of their own.
     """
 
-    __slots__ = ("at", "at_risk", "mean_s", "oldest_s", "pieces")
-
     def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float, mean_s: float) -> None:
         self.pieces = pieces
         self.at_risk: float = at_risk
@@ -796,9 +751,6 @@ class BestFirst(RequestStream):
     """The order of an up-to-date frontier; valid as long as tree and cache do not change.
 
     Args:
-        frontier: the pieces.
-        now: seconds, on the clock of `arrival_time`.
-        power: exponent of all factors but the age, see `peek.policy.default.policy`.
         most: number of requests that will be asked for, as far as is known.
         several: whether requests of more than one namespace wait.
     """
@@ -809,7 +761,7 @@ class BestFirst(RequestStream):
         self._power: i64 = power
         self._above, tops = frontier.above()
         self._tops = tops if several else []
-        self._indices: object = frontier.columns.indices(self._now, vector(self._above), self._tops, power)
+        self._indices: object = frontier.columns.indices(self._now, np.array(self._above), self._tops, power)
         self._surface = Run([], 0.0, 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
@@ -820,8 +772,7 @@ class BestFirst(RequestStream):
         run = self._surface
         frontier = self._frontier
         slots, keys = frontier.columns.best(self._indices, most, frontier.live)
-        i: i64 = len(run.pieces)
-        while i < len(slots):
+        for i in range(len(run.pieces), len(slots)):
             owner = frontier.owners[slots[i]]
             assert owner is not None
             if isinstance(owner, Below):
@@ -830,7 +781,6 @@ class BestFirst(RequestStream):
                 own = owner.terminator
                 piece = Piece(keys[i], owner.since, own.request.sequence, own.node, own.request)
             run.pieces.append(piece)
-            i += 1
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.

@@ -51,8 +51,6 @@ class Turn:
         resumed: whether it was held, and is due by the place that it had before.
     """
 
-    __slots__ = ("arrival_time", "came", "due", "price", "resumed", "start")
-
     def __init__(self, arrival_time: float, start: float) -> None:
         self.arrival_time: float = arrival_time
         self.came: float = start
@@ -66,12 +64,10 @@ class Turn:
 class OverdueLane:
     """The virtual engine in arrival order, and the account of which lane is behind.
 
-    Args:
-        fair_share: part of the work that goes to overdue requests while there are any, in (0, 1).
-        grace_tokens: work that is admitted after a request has come before it can be overdue, tokens.
+    The arguments are options of the policy.
     """
 
-    def __init__(self, fair_share: float = 0.15, grace_tokens: float = 500_000.0) -> None:
+    def __init__(self, fair_share: float, grace_tokens: float) -> None:
         self.fair_share: float = fair_share
         self.grace_tokens: float = grace_tokens
         self.clock: float = 0.0

@@ -206,18 +206,27 @@ class SiblingsLast(RequestStream):
 
     It serves engines that show a prefix to others only when its prefill ends.  Admitted in one batch, the
     siblings would each compute the prefix.  The first request of a prefix in the order is its pioneer.
+
+    A pioneer *claims* the nodes of its path: each of them holds its own depth.  An unclaimed node holds the
+    depth of the lowest claimed node above it, as of the last look.  Claims only grow.  So a depth that made a
+    request wait still does, and a depth that did not is looked up again.
     """
 
     def __init__(self, order: RequestStream, cycle: Cycle) -> None:
         self._order = order
-        self._claims = Claims(cycle)
+        self._tree = cycle.tree
+        self._unit: i64 = cycle.unit_tokens
         self._deferred: list[PendingRequest] = []
         self._at: i64 = 0
+        self._claimed: list[int] = [-1] * cycle.tree.uid_limit
+        """Depth of the claim by `uid`, in symbols; -1 for none."""
+        for _, root in cycle.tree.roots():
+            self._claimed[root.uid] = 0
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.  O(levels) and the order's cost, also per sibling."""
         request = self._order.next()
-        while request is not None and self._claims.has_pioneer(request):
+        while request is not None and self._has_pioneer(request):
             request.section = SIBLING
             self._deferred.append(request)
             request = self._order.next()
@@ -228,25 +237,7 @@ class SiblingsLast(RequestStream):
             self._at += 1
         return request
 
-
-@final
-class Claims:
-    """Which paths of the pending tree have a pioneer, while an order is gone through.
-
-    A pioneer *claims* the nodes of its path: each of them holds its own depth.  An unclaimed node holds the
-    depth of the lowest claimed node above it, as of the last look.  Claims only grow.  So a depth that made a
-    request wait still does, and a depth that did not is looked up again.
-    """
-
-    def __init__(self, cycle: Cycle) -> None:
-        self._tree = cycle.tree
-        self._unit: i64 = cycle.unit_tokens
-        self._claimed: list[int] = [-1] * cycle.tree.uid_limit
-        """Depth of the claim by `uid`, in symbols; -1 for none."""
-        for _, root in cycle.tree.roots():
-            self._claimed[root.uid] = 0
-
-    def has_pioneer(self, request: PendingRequest) -> bool:
+    def _has_pioneer(self, request: PendingRequest) -> bool:
         """Whether an earlier prefill computes more than tau tokens that the request would compute, too.
 
         That is a prefill under way, or a request asked about before.  Otherwise the request becomes the

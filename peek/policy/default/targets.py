@@ -72,10 +72,7 @@ class Pace:
 class TargetLane:
     """Requests with a target, and the account of which of the two lanes is behind.
 
-    Args:
-        default_s: target of a request that names none, seconds; infinity gives targets only to requests that
-            name one, None to no request.
-        share: part of the work that goes to the other requests while any request is in time, in (0, 1).
+    The arguments are options of the policy: `share` goes to the other requests while any is in time.
     """
 
     def __init__(self, default_s: float | None, share: float) -> None:

@@ -52,8 +52,6 @@ class Line:
         came: of each waiting request, by its id, the fair clock when it came; oldest first.
     """
 
-    __slots__ = ("came", "served")
-
     def __init__(self, served: float) -> None:
         self.served: float = served
         self.came: OrderedDict[str, float] = OrderedDict()
@@ -68,9 +66,6 @@ class Line:
 class TenantAccounts:
     """What each tenant has been served, and which tenants wait.
 
-    Args:
-        lead: tokens that a tenant may be served ahead of a tenant that is behind.
-
     Attributes:
         clock: the fair clock, tokens.
     """
@@ -81,8 +76,8 @@ class TenantAccounts:
         self.lines: dict[str, Line] = {}
         """The waiting tenants, by name."""
         self._idle: OrderedDict[str, float] = OrderedDict()
-        self._heap: list[tuple[float, str]] = []
-        """Levels of the waiting tenants; each tenant has at least one entry that is not above its level."""
+        self.floor: float = 0.0
+        """No waiting tenant has a level below this one."""
 
     @property
     def idle(self) -> int:
@@ -96,15 +91,13 @@ class TenantAccounts:
         return accounts
 
     def arrived(self, request: PendingRequest) -> None:
-        """Note a request that waits from now on.  O(1); O(log tenants) for a tenant's first one."""
+        """Note a request that waits from now on.  O(1)."""
         tenant = request.tenant
         line = self.lines.get(tenant)
         if line is None:
             line = Line(self._idle.pop(tenant, 0.0))
             self.lines[tenant] = line
         line.came[request.request_id] = self.clock
-        if len(line.came) == 1:
-            self._push(line.level, tenant)
 
     def left(self, request: PendingRequest) -> None:
         """Note that a request waits no more.  O(1)."""
@@ -124,18 +117,10 @@ class TenantAccounts:
         self.clock += tokens / float(max(1, len(self.lines)))
 
     def lowest(self) -> float:
-        """The lowest level of the waiting tenants; at least one must wait.  O(log tenants) amortised."""
-        heap = self._heap
-        while True:
-            level, tenant = heap[0]
-            line = self.lines.get(tenant)
-            now = -1.0 if line is None else line.level
-            if now == level:
-                return level
-            if now < level:  # the tenant waits no more, or has a lower entry, too
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, (now, tenant))
+        """The lowest level of the waiting tenants; at least one must wait.  O(tenants)."""
+        lowest = min([line.level for line in self.lines.values()])
+        self.floor = min(lowest, self.clock)  # levels never fall, and who comes later begins at the clock
+        return lowest
 
     def _keep(self, tenant: str, served: float) -> None:
         if served <= self.clock:
@@ -145,20 +130,14 @@ class TenantAccounts:
         if len(self._idle) > MOST_IDLE:
             self._idle.popitem(last=False)
 
-    def _push(self, level: float, tenant: str) -> None:
-        heapq.heappush(self._heap, (level, tenant))
-        if len(self._heap) > 2 * len(self.lines) + 64:
-            self._heap = [(line.level, name) for name, line in self.lines.items()]
-            heapq.heapify(self._heap)
-
 
 @final
 class Turns(RequestStream):
     """An order in which tenants take turns, where each request is expected to cost its uncached tokens.
 
     Levels and clock advance with the order; the moment at which a tenant's oldest request came does not.
-    Until a tenant is behind this is the policy's order, at O(1) more a request; from then on turns are taken
-    to the end.
+    Until a tenant is behind this is the policy's order, at O(1) more a request, and O(tenants) now and then,
+    as the clock passes; from then on turns are taken to the end.
 
     Args:
         order: the policy's order of all waiting requests.
@@ -173,8 +152,8 @@ class Turns(RequestStream):
         self._lead: float = accounts.lead
         self._clock: float = accounts.clock
         self._tenants: float = float(len(accounts.lines))
-        self._from: float = accounts.lowest() + 0.5 * accounts.lead
-        """The clock at which the first tenant can be behind."""
+        self._from: float = accounts.floor + 0.5 * accounts.lead
+        """A clock before which no tenant can be behind."""
         self._placed: list[PendingRequest] = []  # while `_accounts` is there
         self._now: dict[str, float] = {}  # levels by tenant, once it is not
         self._left: dict[str, int] = {}
@@ -192,6 +171,8 @@ class Turns(RequestStream):
         """
         accounts = self._accounts
         if accounts is not None:
+            if self._clock > self._from:
+                self._from = accounts.lowest() + 0.5 * self._lead
             if self._clock <= self._from:
                 request = self._order.next()
                 if request is not None:
