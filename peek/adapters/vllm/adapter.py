@@ -59,7 +59,8 @@ class VllmAdapter(EngineAdapter):
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
-        self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
+        self._table: Any = None
+        """The pool's hash table that the mirror hears of."""
         self._taken_back: list[Any] = []
         """Requests that shadow has moved to the queue's head, in their order; some may have left it."""
         self._expected: dict[str, int] = {}
@@ -105,7 +106,9 @@ class VllmAdapter(EngineAdapter):
         if waiting.entered:
             self._followed = None
             self._let_in(waiting)
-        self._watch.update(self.planner.evicts or self.planner.order_matters(self.mirror))
+        if self._pool.cached_block_hash_to_block is not self._table:  # at first, and after a reset
+            self._table = self._pool.cached_block_hash_to_block
+            seams.watch(self._table, self.mirror, self._shield)
         for name in self.mirror.pop_outgrown():
             if name in self._keys and not self.quarantine.accepts(name, partial(self._extend, name)):
                 self._withdraw(name)
@@ -270,11 +273,11 @@ class VllmAdapter(EngineAdapter):
     def _expect(self, request: Any) -> None:
         """Note the cached tokens of a request just before vLLM looks for its prompt.  O(blocks found).
 
-        A plan is older: what goes first in the same step is cached by now.  Nothing is noted while the pool
-        is not watched, or of a request that is known by its first block only.
+        A plan is older: what goes first in the same step is cached by now.  Nothing is noted of a request
+        that is known by its first block only.
         """
         key = self._keys.get(request.request_id)
-        if key is None or not self._watch.watches or self.scheduler.connector is not None:
+        if key is None or self.scheduler.connector is not None:
             return
         matched, tokens = found_in(self.mirror, "", key)
         if matched * SYMBOL_BYTES < len(key) or not self.planner.request(request.request_id).tail:

@@ -105,9 +105,6 @@ def layout_of(scheduler: Any) -> Layout | str:
 
 # -- the block pool -----------------------------------------------------------------------------------
 
-_QUIET_STEPS: Final = 16
-"""Steps in a row without a block that can matter, until the pool is not watched: waking is O(symbols)."""
-
 
 def give_back(thing: Any) -> None:
     """Give an object of the pool its vLLM class back, if it has a derived one.  O(1)."""
@@ -115,59 +112,28 @@ def give_back(thing: Any) -> None:
         thing.__class__ = type(thing).__base__
 
 
-class PoolWatch:
-    """Tells a mirror what changes in a pool's hash table, but only while its blocks can matter.
+def watch(table: Any, mirror: BlockMirror, shield: Shield) -> None:
+    """Tell a mirror from now on what changes in a pool's hash table.  O(symbols)."""
+    give_back(table)
+    stock: Any = type(table)
+    call, wanted, stock_insert, stock_pop = shield.call, mirror.wanted(), stock.insert, stock.pop
 
-    Asleep, each arrival still looks its first block up.  Whether that is cached later, by a request that was
-    running already or shares with none, is not learned.  `shield` wraps what the pool calls.
-    """
+    class WatchedMap(stock):  # type: ignore[misc]
+        """Called for every block: one look-up if no request waits for it."""
 
-    def __init__(self, pool: Any, mirror: BlockMirror, shield: Shield) -> None:
-        self._pool = pool
-        self._mirror = mirror
-        self._shield = shield
-        self._table: object = None
-        """The pool's table if it is watched, else None."""
-        self._quiet_steps = 0
+        def insert(self, key: Any, block: Any) -> None:
+            stock_insert(self, key, block)
+            if key in wanted:
+                call(mirror.block_cached, key)
 
-    @property
-    def watches(self) -> bool:
-        """Whether the mirror learns of every block."""
-        return self._pool.cached_block_hash_to_block is self._table
+        def pop(self, key: Any, block_id: int) -> Any:
+            block = stock_pop(self, key, block_id)
+            if key in wanted:
+                call(mirror.block_gone, key)
+            return block
 
-    def update(self, matters: bool) -> None:
-        """Watch or sleep; once a step.  O(1); O(symbols) when it wakes, or a reset made a new table."""
-        table = self._pool.cached_block_hash_to_block
-        self._quiet_steps = 0 if matters else self._quiet_steps + 1
-        if matters and table is not self._table:
-            self._table = table
-            give_back(table)
-            table.__class__ = self._watched(type(table))
-            self._mirror.reset()
-        elif table is not self._table or self._quiet_steps >= _QUIET_STEPS:
-            self._table = None
-            give_back(table)
-
-    def _watched(self, stock: Any) -> type:
-        """Return a class for the pool's table that tells the mirror of the keys it wants."""
-        call, mirror, wanted = self._shield.call, self._mirror, self._mirror.wanted()
-        stock_insert, stock_pop = stock.insert, stock.pop
-
-        class WatchedMap(stock):  # type: ignore[misc]
-            """Called for every block: one look-up if no request waits."""
-
-            def insert(self, key: Any, block: Any) -> None:
-                stock_insert(self, key, block)
-                if key in wanted:
-                    call(mirror.block_cached, key)
-
-            def pop(self, key: Any, block_id: int) -> Any:
-                block = stock_pop(self, key, block_id)
-                if key in wanted:
-                    call(mirror.block_gone, key)
-                return block
-
-        return WatchedMap
+    table.__class__ = WatchedMap
+    mirror.reset()
 
 
 def group_suffix(group: int) -> bytes:
