@@ -52,9 +52,7 @@ COUNTERS: Final = {
 FALLBACKS: Final = _counter(
     "fallbacks", "Internal errors (peek-epp: requests) for which the host's own rule decided"
 )
-DECISIONS: Final = Metric(
-    "peek_fleet_decision_seconds", "histogram", "Seconds of each decision", bounds=DECISION_SECONDS
-)
+DECISIONS: Final = Metric("peek_fleet_decision_seconds", "histogram", "Seconds of each decision")
 WAITING: Final = _gauge("waiting_requests", "Requests that wait in the fleet")
 IMBALANCE: Final = _gauge("imbalance", "The longest backlog of a replica over the mean")
 WINDOW: Final = _gauge("window_requests", "How many may queue at a replica before others are held back")
