@@ -16,7 +16,7 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.vllm import seams
-from peek.adapters.vllm.queue import Blocked, tracked_queue
+from peek.adapters.vllm.queue import Blocked, RankedQueue, tracked_queue
 from peek.errors import InvalidKey
 from peek.eviction.demand import victims
 from peek.request import PendingRequest
@@ -37,18 +37,16 @@ class VllmAdapter(EngineAdapter):
 
     def __init__(self, scheduler: Any, settings: Settings, shield: Shield) -> None:
         require(scheduler, seams.NEEDED, "vLLM")
-        from vllm.v1.core.sched.request_queue import SchedulingPolicy
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler
         self.clock: Callable[[], float] = time.time
-        ranks = scheduler.policy == SchedulingPolicy.PRIORITY
-        priority_of = (lambda name: int(scheduler.waiting.members[name].priority)) if ranks else None
+        queue = tracked_queue(scheduler.waiting)
+        ranks = isinstance(queue, RankedQueue)
+        priority_of = (lambda name: int(queue.members[name].priority)) if ranks else None
         super().__init__(settings, shield, lambda it: it.output_token_ids, priority_of, chained=True)
         self._pool = scheduler.kv_cache_manager.block_pool
-        layout = seams.layout_of(scheduler)
-        assert isinstance(layout, seams.Layout), layout
-        self.mirror = layout.mirror(self._pool)
+        self.mirror = seams.make_mirror(scheduler)
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
         """vLLM's requests that the planner has, by id."""
@@ -65,7 +63,6 @@ class VllmAdapter(EngineAdapter):
         """Requests that shadow has moved to the queue's head, in their order; some may have left it."""
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
-        queue = tracked_queue(scheduler.waiting)
         queue.guard, queue.looked = shield.call, self._expect
         if self.planner.evicts:
             seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))

@@ -9,7 +9,7 @@ from peek.adapters.engine_adapter import EngineInfo, Statements, version_of
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.recording import Asked
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import layout_of, namespace_of, parameters_of, tenant_of
+from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_not_understood
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
@@ -20,10 +20,10 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
     return Attachment(
         settings,
-        lambda: layout if isinstance(layout := layout_of(scheduler), str) else None,
+        lambda: why_not_understood(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
-        lambda adapter: why_no_shadow(scheduler) or VllmShadow(adapter, settings.config),
+        lambda adapter: why_no_shadow(adapter) or VllmShadow(adapter, settings.config),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from peek.adapters import symbols
@@ -37,48 +36,15 @@ KNOWN: Final[dict[str, Callable[[Any], int]]] = {
     "MambaManager": lambda _: 1,
     "SlidingWindowManager": lambda it: max(1, -((1 - it.kv_cache_spec.sliding_window) // it.block_size)),
 }
-"""By managers of vLLM whose way of matching is known here: what `Layout` says that their group needs."""
+"""By managers of vLLM whose way of matching is known here: blocks in a row that their group needs in front of
+the point where a prefix ends; 0 if it needs all of them."""
 
 
-@dataclass
-class Layout:
-    """What the KV cache groups need of a prefix.
-
-    Attributes:
-        unit_tokens: tokens of a block, and of a block hash.
-        needed: blocks in a row that each group needs before a point; 0 if it needs all of them.
-        dropped: blocks at the end of a match that vLLM computes anew.
-    """
-
-    unit_tokens: int
-    needed: list[int]
-    dropped: int
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the only group is one of full attention, and no block is dropped."""
-        return self.needed == [0] and not self.dropped
-
-    def mirror(self, pool: Any) -> BlockMirror:
-        """Return a mirror for this layout."""
-        groups = [(group_suffix(group), needed) for group, needed in enumerate(self.needed)]
-        full = [suffix for suffix, needed in groups if not needed]
-        if self.is_plain:
-            return BlockMirror(
-                self.unit_tokens,
-                lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None,
-                full[0],
-            )
-        others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
-        return GroupMirror(self.unit_tokens, group_lookup(pool, full), full[0], others, self.dropped)
-
-
-def layout_of(scheduler: Any) -> Layout | str:
-    """Return the layout, or why vLLM's own order stays."""
+def why_not_understood(scheduler: Any) -> str | None:
+    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
-    coordinator = scheduler.kv_cache_manager.coordinator
-    managers = coordinator.single_type_managers
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
         return f"the model has {len(managers)} KV cache groups with a prefix to match"
     kinds = [type(manager).__name__ for manager in managers]
@@ -92,15 +58,34 @@ def layout_of(scheduler: Any) -> Layout | str:
     if len(sizes) > 1 or hashed not in (None, sizes[0]):
         hashes = "" if hashed is None else f", hashes of {hashed}"
         return f"the KV cache groups have blocks of different sizes: {', '.join(map(str, sizes))}{hashes}"
-    # The last block of a match is dropped for a draft model (EAGLE, MTP).  Since 0.33 a draft model's groups
-    # keep their mark and drop nothing where block hashes look ahead.
-    marks = ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle")
-    dropped = next((bool(getattr(coordinator, mark)) for mark in marks if hasattr(coordinator, mark)), False)
-    if len(managers) > 1 and dropped:
+    if len(managers) > 1 and drops_a_block(scheduler):
         return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
     if getattr(scheduler, "prefix_replay_tokens", 0):
         return "the model computes the end of a prefix match anew"
-    return Layout(sizes[0], [KNOWN[type(manager).__name__](manager) for manager in managers], int(dropped))
+    return None
+
+
+def drops_a_block(scheduler: Any) -> bool:
+    """Whether the last block of a match is computed anew, for a draft model (EAGLE, MTP)."""
+    # Since 0.33 a draft model's groups keep their mark and drop nothing where block hashes look ahead.
+    coordinator = scheduler.kv_cache_manager.coordinator
+    marks = ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle")
+    return next((bool(getattr(coordinator, mark)) for mark in marks if hasattr(coordinator, mark)), False)
+
+
+def make_mirror(scheduler: Any) -> BlockMirror:
+    """Return a mirror of the block pool of a scheduler that is understood."""
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    pool, unit = scheduler.kv_cache_manager.block_pool, managers[0].block_size
+    groups = [(group_suffix(group), KNOWN[type(it).__name__](it)) for group, it in enumerate(managers)]
+    full = [suffix for suffix, needed in groups if not needed]
+    others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
+    dropped = int(drops_a_block(scheduler))
+    if len(groups) > 1 or dropped:
+        return GroupMirror(unit, group_lookup(pool, full), full[0], others, dropped)
+    return BlockMirror(
+        unit, lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None, full[0]
+    )
 
 
 # -- the block pool -----------------------------------------------------------------------------------

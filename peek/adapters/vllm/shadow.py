@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from peek.adapters.mirror import GroupMirror
 from peek.adapters.shadow import Shadow
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import layout_of, parameters_of
+from peek.adapters.vllm.queue import RankedQueue
+from peek.adapters.vllm.seams import parameters_of
 from peek.config import PeekConfig
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveBlocks, folded
 
 
-def why_no_shadow(scheduler: Any) -> str | None:
+def why_no_shadow(adapter: VllmAdapter) -> str | None:
     """Return why the virtual engine differs from this one, None if it does not."""
-    from vllm.v1.core.sched.request_queue import SchedulingPolicy
-
-    if scheduler.policy != SchedulingPolicy.FCFS:
+    if isinstance(adapter.scheduler.waiting, RankedQueue):
         return "requests are scheduled by priority"
-    layout = layout_of(scheduler)
-    if isinstance(layout, str) or not layout.is_plain:
+    if isinstance(adapter.mirror, GroupMirror):
         return "the model's KV cache has several groups, or a draft model"
     return None
 
