@@ -15,7 +15,6 @@ from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
 from peek.adapters.sglang.caches import hybrid_of, is_bigram
 from peek.adapters.sglang.requests import Followed, prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
-from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
 
 
@@ -87,19 +86,15 @@ class SglangShadow:
             answer = b"" if rest is None else self._names([*rest, *outputs])
             account.ended(request.rid, len(outputs), answer)
         account.step(now)
-        pairs = 0.0
-        tokens = kv_tokens = 0
+        chunks: list[tuple[int, int]] = []
+        decoded: list[int] = []
         if batch is not None:
-            for start, count in zip(batch.prefix_lens, batch.extend_lens, strict=True):
-                tokens += int(count)
-                pairs += chunk_pairs(int(start), int(count))
+            chunks = list(zip(map(int, batch.prefix_lens), map(int, batch.extend_lens), strict=True))
         else:
             decoding = (scheduler.running_batch if running is None else running).reqs
-            tokens = len(decoding)
-            kv_tokens = sum(len(each.origin_input_ids) + len(each.output_ids) for each in decoding)
-        if tokens:
-            account.steps.note(now, self._went_on, tokens, pairs, kv_tokens)
-        self._went_on = tokens > 0
+            decoded = [len(each.origin_input_ids) + len(each.output_ids) for each in decoding]
+        account.took_step(now, self._went_on, chunks, decoded)
+        self._went_on = bool(chunks or decoded)
 
     def _arrive(self, account: Shadow, queue: list[Any], now: float) -> None:
         for request in self._followed.new(queue):
