@@ -63,7 +63,7 @@ class VllmAdapter(EngineAdapter):
         """Requests that shadow has moved to the queue's head, in their order; some may have left it."""
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
-        queue.guard, queue.looked = shield.call, self._expect
+        queue.looked = lambda request: shield.call(self._expect, request)
         if self.planner.evicts:
             seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = queue  # last: an error before it leaves vLLM's own
@@ -84,7 +84,7 @@ class VllmAdapter(EngineAdapter):
             return
         plan = planner.lazy_plan(self.mirror, self.clock())
         if plan is not self._followed:
-            scheduler.waiting.follow(None if plan.stood_aside else plan)
+            scheduler.waiting.follow(None if plan.stood_aside else partial(self._shield.call, plan.at))
             self._followed, self._away = plan, not plan.stood_aside
 
     def sync(self) -> None:

@@ -12,12 +12,9 @@ from concurrent.futures import Future
 from copy import copy
 from itertools import islice
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sortedcontainers import SortedDict, SortedList
-
-if TYPE_CHECKING:
-    from peek.planner import LazyPlan
 
 
 class PlannedQueue:
@@ -33,7 +30,6 @@ class PlannedQueue:
         members: the requests in the queue, by id.
         entered: requests that entered or came back since the adapter last took note, in that order.
         gone: requests that left since then and did not come back.
-        guard: calls the plan and `looked`; returns None if that fails.
         looked: called with the request that vLLM is shown, before vLLM looks into its cache for it.
         overtook: whether a plan had a request taken out before one that entered earlier; others clear it.
     """
@@ -42,12 +38,11 @@ class PlannedQueue:
         self.members: dict[str, Any] = {}
         self.entered: OrderedDict[str, Any] = OrderedDict()
         self.gone: dict[str, Any] = {}
-        self.guard: Callable[..., Any] = lambda function, *args: function(*args)
         self.looked: Callable[[Any], None] = lambda _: None
         self.overtook = False
         self._next: Any = None
         """The last answer of `peek_request`: vLLM looks, makes room, and then takes out that request."""
-        self._plan: LazyPlan | None = None
+        self._plan: Callable[[int], str | None] | None = None
         self._at = 0
         self._body: OrderedDict[str, Any] = OrderedDict()
         """The requests that take part in plans, by id; also new ones."""
@@ -159,8 +154,8 @@ class PlannedQueue:
 
     # -- plans -------------------------------------------------------------------------------------
 
-    def follow(self, plan: LazyPlan | None) -> None:
-        """Follow the order of this plan; None for vLLM's own order."""
+    def follow(self, plan: Callable[[int], str | None] | None) -> None:
+        """Follow a plan, which returns the id at a place, None behind its end; None: vLLM's own order."""
         self._plan = plan
         self._at = 0
         self._next = None
@@ -235,7 +230,7 @@ class PlannedQueue:
         if not self._passed:
             request = self._first_to_run()
             if request is not None:
-                self.guard(self.looked, request)
+                self.looked(request)
                 return request
             self._scanned = iter(self._held.values())
         return next(self._scanned, None)
@@ -258,7 +253,7 @@ class PlannedQueue:
     def _next_planned(self) -> Any:
         """Return the plan's first request that is still here."""
         plan = self._plan
-        while plan is not None and (name := self.guard(plan.at, self._at)) is not None:
+        while plan is not None and (name := plan(self._at)) is not None:
             if name in self._body:
                 return self._body[name]
             self._at += 1
@@ -341,7 +336,7 @@ class RankedQueue(PlannedQueue):
             stays, due = self._kept.peekitem(0)
             if stays == number or (stays[0] == number[0] and due <= self._left):
                 request = self._order[stays]
-        self.guard(self.looked, request)
+        self.looked(request)
         return request
 
     def pop_request(self) -> Any:
