@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from peek.adapters.activation import requested_settings
@@ -55,6 +56,7 @@ def asked(request: Any, at_s: float, statements: Statements) -> Asked:
     )
 
 
+@cache
 def scheduler_class(name: str, base: Any) -> Any:
     """Return a subclass of `base`, vLLM's Scheduler or AsyncScheduler, that plans around `schedule()`."""
 
