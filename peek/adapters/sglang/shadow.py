@@ -53,8 +53,6 @@ class SglangShadow:
         self._statements = adapter.statements
         self._page = int(self._cache.page_size)
         self._followed = Followed()
-        self._rest: dict[str, list[int]] = {}
-        """By id: tokens of the prompt behind its last whole page; not where its key ends before that."""
         self._went_on = False
 
     def _begin(self, scheduler: Any) -> Shadow:
@@ -82,9 +80,9 @@ class SglangShadow:
         for request in requests:
             account.admitted(request.rid, int(request.cached_tokens))
         for request in self._followed.gone(queue if self._followed.due() else None):
-            rest, outputs = self._rest.pop(request.rid, None), request.output_ids
-            answer = b"" if rest is None else self._names([*rest, *outputs])
-            account.ended(request.rid, len(outputs), answer)
+            prompt, (tokens, limit) = len(request.origin_input_ids), prompt_of(request)
+            answer = self._names(tokens[prompt // self._page * self._page :]) if limit >= prompt - 1 else b""
+            account.ended(request.rid, len(request.output_ids), answer)
         account.step(now)
         chunks: list[tuple[int, int]] = []
         decoded: list[int] = []
@@ -102,10 +100,7 @@ class SglangShadow:
                 continue
             tokens, limit = prompt_of(request)
             prompt = len(tokens)
-            if limit >= prompt - 1:
-                self._rest[request.rid] = list(tokens[prompt // self._page * self._page :])
-                limit = prompt
-            key = self._names(tokens[:limit])
+            key = self._names(tokens if limit >= prompt - 1 else tokens[:limit])
             allowed = int(request.sampling_params.max_new_tokens)
             stated = stated_by(request, self._settings.tenants, self._statements)
             space = request_namespace(request)
