@@ -283,7 +283,7 @@ def test_what_is_held_and_gone_is_forgotten(kind: type[PlannedQueue]) -> None:
     queue.remove_requests([one])
     queue.forget_gone()
     assert not queue.gone
-    assert not queue._held
+    assert not queue.held
 
 
 @pytest.mark.parametrize("kind", [PlannedQueue, RankedQueue])

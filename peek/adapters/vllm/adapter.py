@@ -97,7 +97,7 @@ class VllmAdapter(EngineAdapter):
         waiting.forget_gone()
         self._blocked.look()
         # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
-        freed = self._blocked.all() if self.planner.shadow else self._blocked.freed()
+        freed = list(waiting.held.values()) if self.planner.shadow else self._blocked.freed()
         for request in reversed(freed):
             waiting.entered[request.request_id] = request
         if waiting.entered:

@@ -30,6 +30,7 @@ class PlannedQueue:
         members: the requests in the queue, by id.
         entered: requests that entered or came back since the adapter last took note, in that order.
         gone: requests that left since then and did not come back.
+        held: members that cannot run for now, by id.
         looked: called with the request that vLLM is shown, before vLLM looks into its cache for it.
         overtook: whether a plan had a request taken out before one that entered earlier; others clear it.
     """
@@ -50,8 +51,7 @@ class PlannedQueue:
         """By entry; below 0 and falling for requests put at the head, which are up at once."""
         self._kept: SortedDict[Any, Any] = SortedDict()
         """The requests that keep their places, by number."""
-        self._held: dict[str, Any] = {}
-        """Requests that cannot run for now, by id."""
+        self.held: dict[str, Any] = {}
         self._entries = self._put_at_head = 0
         self._left = 0
         """Departures, less the requests put at the head: those present then wait for one more each."""
@@ -84,8 +84,8 @@ class PlannedQueue:
         came_back = self.gone.get(name) is request
         if came_back:
             del self.gone[name]
-        if not came_back or name not in self._held:  # a held request that was only passed over is no news
-            self._held.pop(name, None)
+        if not came_back or name not in self.held:  # a held request that was only passed over is no news
+            self.held.pop(name, None)
             self.entered[name] = request
         self._insert(request, at_head)
 
@@ -100,7 +100,7 @@ class PlannedQueue:
     def pop_request(self) -> Any:
         request = self._next or self.peek_request()
         name = request.request_id
-        if self._passed or name in self._held:
+        if self._passed or name in self.held:
             self._next = None
             self._passed.append(request)
             return request
@@ -131,7 +131,7 @@ class PlannedQueue:
     def forget_gone(self) -> None:
         """Forget who has left.  O(these)."""
         for name in self.gone:
-            self._held.pop(name, None)
+            self.held.pop(name, None)
         self.gone.clear()
 
     def __bool__(self) -> bool:
@@ -145,7 +145,7 @@ class PlannedQueue:
         twin, own = copy(self), vars(self).items()
         vars(twin).update((name, copy(it)) for name, it in own if isinstance(it, (dict, list, SortedList)))
         twin.looked, twin._next = (lambda _: None), None
-        twin._scanned = islice(twin._held.values(), len(self._passed), None)
+        twin._scanned = islice(twin.held.values(), len(self._passed), None)
         return iter([twin.pop_request() for _ in range(len(self))])
 
     def __getitem__(self, place: int) -> Any:
@@ -176,23 +176,23 @@ class PlannedQueue:
     def hold(self, request: Any) -> None:
         """Put a member that cannot run for now last, until it takes part again.  O(log n)."""
         name = request.request_id
-        if name not in self._held:
+        if name not in self.held:
             self._take_from_its_place(request)
-            self._held[name] = request
+            self.held[name] = request
             self._held_numbers.add(self._numbers[name])
 
     def _take_from_its_place(self, request: Any) -> None:
         name = request.request_id
         number = self._numbers[name]
         self._next = None
-        if self._held.pop(name, None) is not None:
+        if self.held.pop(name, None) is not None:
             self._held_numbers.remove(number)
         elif self._body.pop(name, None) is None:
             del self._kept[number]
 
     def in_stock_order(self) -> list[Any]:
         """Return all as if there had been no plan, held ones where vLLM would have them.  O(n log n)."""
-        passed, held = set(self._passed), self._held
+        passed, held = set(self._passed), self.held
         numbered = [(self._numbers[name], name) for name, it in self.members.items() if it not in passed]
         numbered.sort(key=lambda each: (each[0] >= 0, each[1] not in held, each[0]))
         return [self.members[name] for _, name in numbered]
@@ -232,7 +232,7 @@ class PlannedQueue:
             if request is not None:
                 self.looked(request)
                 return request
-            self._scanned = iter(self._held.values())
+            self._scanned = iter(self.held.values())
         return next(self._scanned, None)
 
     def _first_to_run(self) -> Any:
@@ -262,7 +262,7 @@ class PlannedQueue:
     def _discard(self, request: Any) -> None:
         name = request.request_id
         number = self._numbers[name]
-        held = name in self._held
+        held = name in self.held
         self._take_from_its_place(request)
         del self._numbers[name]
         if held and self._kept:  # requests that keep their places do not move up
@@ -285,17 +285,17 @@ class RankedQueue(PlannedQueue):
         super().__init__(requests)
 
     def keep_place(self, request: Any) -> None:
-        self._held.pop(request.request_id, None)
+        self.held.pop(request.request_id, None)
         self._stay(request)
 
     def take_part(self, request: Any) -> None:
         self._next = None
-        self._held.pop(request.request_id, None)
+        self.held.pop(request.request_id, None)
         self._kept.pop(self._numbers[request.request_id], None)
         self._body[request.request_id] = request
 
     def hold(self, request: Any) -> None:
-        self._held[request.request_id] = request
+        self.held[request.request_id] = request
         self._stay(request)
 
     def _stay(self, request: Any) -> None:
@@ -315,7 +315,7 @@ class RankedQueue(PlannedQueue):
         self._left -= at_head
         self._numbers[name] = number
         self._order[number] = self._body[name] = request
-        if first or name in self._held:
+        if first or name in self.held:
             self._stay(request)
 
     def _discard(self, request: Any) -> None:
@@ -428,10 +428,6 @@ class Blocked:
             since = {lora: min(float(r.arrival_time) for r in self._held[lora].values()) for lora in others}
             may += sorted(others, key=since.__getitem__)[:room]
         return ready + [request for lora in may for request in self._held[lora].values()]
-
-    def all(self) -> list[Any]:
-        """Return all held requests.  O(held)."""
-        return [request for group in self._held.values() for request in group.values()]
 
 
 def lora_of(request: Any) -> int:
