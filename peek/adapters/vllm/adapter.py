@@ -95,7 +95,6 @@ class VllmAdapter(EngineAdapter):
                 self._withdraw(request_id)
             self.quarantine.let_go(request_id)
         waiting.forget_gone()
-        self._blocked.look()
         # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
         freed = list(waiting.held.values()) if self.planner.shadow else self._blocked.freed()
         for request in reversed(freed):

@@ -371,12 +371,6 @@ class Blocked:
         """Number of requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
 
-    def look(self) -> None:
-        """Note which adapters have slots; before each step.  O(running) with LoRA, else O(1)."""
-        self._running = set()
-        if self._scheduler.lora_config:
-            self._running = {lora_of(request) for request in self._scheduler.running} - {0}
-
     def blocks(self, request: Any) -> bool:
         """Whether a waiting request cannot run, as far as is known.  O(adapters in plans)."""
         if self._compiles_still(request):
@@ -417,14 +411,19 @@ class Blocked:
                 del self._contending[lora]
 
     def freed(self) -> list[Any]:
-        """Return the held requests that could run now.  O(grammars + adapters + these)."""
+        """Note which adapters have slots, before each step; return the held requests that could run now.
+
+        O(grammars + adapters + these), with LoRA also O(running).
+        """
+        if self._scheduler.lora_config:
+            self._running = {lora_of(request) for request in self._scheduler.running} - {0}
         ready = [request for request in self._held.get(0, {}).values() if _is_compiled(request)]
         loras = [lora for lora in self._held if lora]
-        may = [lora for lora in loras if lora in self._running]
         room = self._room() if loras else None
-        if room is not None:
-            may += [lora for lora in loras if lora in self._contending and lora not in self._running]
-            others = [lora for lora in loras if lora not in may]
+        able = self._running if room is None else self._running | self._contending.keys()
+        may = [lora for lora in loras if lora in able]
+        if room:
+            others = [lora for lora in loras if lora not in able]
             since = {lora: min(float(r.arrival_time) for r in self._held[lora].values()) for lora in others}
             may += sorted(others, key=since.__getitem__)[:room]
         return ready + [request for lora in may for request in self._held[lora].values()]
