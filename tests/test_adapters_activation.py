@@ -195,6 +195,12 @@ def test_the_command_line_is_checked_before_a_model_is_loaded(
         check_environment()
 
 
+def test_a_program_without_a_command_line_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an interpreter inside another program."""
+    monkeypatch.setattr("sys.argv", [])
+    check_environment()
+
+
 def test_doctor_prints_every_option_in_force(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -250,6 +251,24 @@ def test_what_is_no_file_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCap
         switch = Switch("on", str(path), 1)
         assert {switch.look() for _ in range(5)} == {"on"}
     assert len(caplog.records) == 3
+
+
+def test_a_file_that_may_be_read_later_is_read_then(caplog: pytest.LogCaptureFixture) -> None:
+    """Its contents, and when they were written, are the same as before."""
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "control")
+        path.write_text("off")
+        switch = Switch("on", str(path), 1)
+        for allowed, mode in ((0, "on"), (0o644, "off")):
+            path.chmod(allowed)
+            user = os.geteuid()
+            os.seteuid(user or 65534)  # root may read anything
+            try:
+                assert switch.look() == switch.look() == mode
+            finally:
+                os.seteuid(user)
+    assert [record.getMessage().split(" (")[0].rpartition(" ")[2] for record in caplog.records] == ["read"]
 
 
 @pytest.mark.parametrize(

@@ -320,9 +320,13 @@ def test_the_end_of_a_replay_is_numbered_as_the_engines_do() -> None:
     assert END == b"\xff" * 8
 
 
-def test_an_endpoint_that_is_none_is_said() -> None:
-    with pytest.raises(zmq.ZMQError):
-        KvEvents("nowhere", EventView(10))
+@pytest.mark.parametrize(("endpoint", "replay"), [("nowhere", None), ("tcp://127.0.0.1:1", "nowhere")])
+def test_an_endpoint_that_is_none_is_said_and_leaves_no_socket(endpoint: str, replay: str | None) -> None:
+    with pytest.raises(zmq.ZMQError) as said:
+        KvEvents(endpoint, EventView(10), replay_endpoint=replay)
+    events = said.traceback[1].frame.f_locals["self"]
+    assert events._socket.closed
+    assert events._replay is None
 
 
 def payload(time_s: object, events: object = ()) -> bytes:

@@ -92,6 +92,7 @@ def test_fields_in_any_order_and_parts_of_a_content() -> None:
     ]
     assert common(*[symbols({"messages": each}) for each in pictures]) == 0
     assert symbols({"input": "y" * 300}) == symbols({"messages": "y" * 300})
+    assert symbols({"input": "y" * 300, "messages": None}) == symbols({"input": "y" * 300})
 
 
 def test_model_lora_and_salt_are_namespaces() -> None:

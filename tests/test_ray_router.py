@@ -21,7 +21,7 @@ from peek.adapters.ray_serve import fleet_options
 from peek.adapters.ray_serve.decider import Asked, Decider, Sent
 from peek.adapters.ray_serve.exchange import Exchange, ExchangeClient
 from peek.adapters.ray_serve.routing import FleetRouting
-from peek.adapters.ray_serve.settings import GONE, OPTIONS, checked, fleet_config
+from peek.adapters.ray_serve.settings import OPTIONS, checked, fleet_config
 from peek.errors import InvalidConfig
 from peek.fleet import openai_key, text_key, token_key
 
@@ -582,9 +582,8 @@ async def test_a_client_ends_when_it_is_cancelled_just_as_its_answer_comes() -> 
 def test_options_are_checked() -> None:
     with pytest.raises(InvalidConfig, match="'windows' is unknown; valid: cache_tokens, decode_tokens"):
         fleet_options(windows=3)
-    for name in GONE:
-        with pytest.raises(InvalidConfig, match=f"^option '{name}' is gone: [^ ]"):
-            fleet_options(**{name: 3})
+    with pytest.raises(InvalidConfig, match="'False'"):
+        fleet_options(policy=False)
     for name in OPTIONS:
         with pytest.raises(InvalidConfig, match="'none'" if name == "policy" else name):
             checked({name: "none" if name == "policy" else -1})

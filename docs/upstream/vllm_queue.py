@@ -23,7 +23,7 @@ from vllm.v1.request import RequestStatus
 from peek.adapters.activation import requested_settings
 from peek.adapters.containment import Quarantine, Shield
 from peek.adapters.engine_adapter import Generated, Statements
-from peek.adapters.vllm.seams import heads_of, layout_of, namespace_of, parameters_of
+from peek.adapters.vllm.seams import heads_of, make_mirror, namespace_of, parameters_of, why_not_understood
 from peek.errors import InvalidConfig
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
@@ -78,12 +78,12 @@ class PeekRequestQueue(RequestQueue):  # type: ignore[misc]
             kv_cache_config=kv_cache_manager.kv_cache_config,
             prefix_replay_tokens=replays,
         )
-        layout = layout_of(seen) if kv_cache_manager.enable_caching else "prefix caching is off"
-        if isinstance(layout, str):
-            logger.info("peek: the queue stays in order of arrival: %s", layout)
+        why_not = why_not_understood(seen)
+        if why_not is not None:
+            logger.info("peek: the queue stays in order of arrival: %s", why_not)
             self.shield.active = False
             return
-        self.mirror = layout.mirror(kv_cache_manager.block_pool)
+        self.mirror = make_mirror(seen)
         kv_cache_manager.block_pool.listener = self
 
     def block_cached(self, key: bytes) -> None:

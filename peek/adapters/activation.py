@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -171,7 +172,7 @@ def check_environment() -> None:
 def _on_command_line(arguments: Sequence[str]) -> Any:
     """Return "peek" of the last `--additional-config`; None without, or if it is no JSON, as vLLM says."""
     text = ""
-    for name, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for name, following in pairwise([*arguments, ""]):
         flag, has_value, value = name.partition("=")
         if flag in ("--additional-config", "--additional_config"):
             text = value if has_value else following

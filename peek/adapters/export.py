@@ -111,6 +111,7 @@ class SeriesFiles:
         }
         self._left = dict.fromkeys(prefixes, ROOM)
         self._keys: dict[tuple[str, ...], str] = {}
+        self._values: dict[str, float] = {}
         for file in self._files.values():
             finalize(self, file.close)
 
@@ -125,4 +126,6 @@ class SeriesFiles:
             if self._left[kind] < 0:  # it would grow, by pages that the disk may have no room for
                 raise ValueError(f"the labels of {metric} are too long")
             self._keys[place] = key
-        self._files[kind].write_value(key, value, time.time())
+        if self._values.get(key) != value:
+            self._values[key] = value
+            self._files[kind].write_value(key, value, time.time())

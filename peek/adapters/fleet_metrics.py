@@ -22,6 +22,7 @@ from typing import Any, Final
 from peek.adapters.metrics import Metric
 from peek.adapters.observed import Tally
 from peek.fleet import FleetPlanner, ReplicaStatus
+from peek.fleet.config import require_whole
 
 DECISION_SECONDS: Final = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 1.0)
 
@@ -52,9 +53,7 @@ COUNTERS: Final = {
 FALLBACKS: Final = _counter(
     "fallbacks", "Internal errors (peek-epp: requests) for which the host's own rule decided"
 )
-DECISIONS: Final = Metric(
-    "peek_fleet_decision_seconds", "histogram", "Seconds of each decision", bounds=DECISION_SECONDS
-)
+DECISIONS: Final = Metric("peek_fleet_decision_seconds", "histogram", "Seconds of each decision")
 WAITING: Final = _gauge("waiting_requests", "Requests that wait in the fleet")
 IMBALANCE: Final = _gauge("imbalance", "The longest backlog of a replica over the mean")
 WINDOW: Final = _gauge("window_requests", "How many may queue at a replica before others are held back")
@@ -140,7 +139,8 @@ class FleetMetrics:
 
 
 def serve_metrics(collector: Any, port: int) -> None:
-    """Serve `/metrics` of this process on a port, unless it is 0.  Needs `prometheus_client`."""
+    """Serve `/metrics` of this process on a port, 0: nowhere; `InvalidConfig`.  Needs `prometheus_client`."""
+    require_whole("metrics_port", port, 0, 65535)
     if port:
         from prometheus_client import CollectorRegistry, start_http_server
 

@@ -100,11 +100,11 @@ class KvEvents:
         self._socket.setsockopt_string(zmq.SUBSCRIBE, topic)
         try:
             self._socket.connect(endpoint)
+            if replay_endpoint is not None:
+                self._ask_again()
         except zmq.ZMQError:
-            self._socket.close()
+            self.close()
             raise
-        if replay_endpoint is not None:
-            self._ask_again()
 
     def poll(self, most: int = 1_000) -> int:
         """Take up to `most` messages without waiting for any; return the number of batches applied."""

@@ -122,7 +122,7 @@ class Switch:
         mark: object = None
         try:
             now = self._path.stat()
-            mark = (now.st_mtime_ns, now.st_size, now.st_ino)
+            mark = (now.st_mtime_ns, now.st_ctime_ns, now.st_mode, now.st_size, now.st_ino)
             if mark == self._seen:
                 return
             if not S_ISREG(now.st_mode):  # a pipe would keep the scheduler waiting

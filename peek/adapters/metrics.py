@@ -6,29 +6,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from peek._version import __version__
 from peek.adapters import export
 from peek.adapters.activation import Settings
 from peek.adapters.engine_adapter import EngineAdapter, EngineInfo
-from peek.adapters.observed import PLACES, PLAN_SECONDS, TOKENS, Observations, Tally
+from peek.adapters.observed import Observations, Tally
 
 
 @dataclass(frozen=True)
 class Metric:
     """One metric by its Prometheus name; a counter's series end in `_total`.
 
-    Attributes:
-        labels: labels besides `LABELS`.
-        bounds: upper bounds of a histogram's buckets.
+    `labels`: those besides `LABELS`.
     """
 
     name: str
     kind: str
     text: str
     labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()
 
 
 EVERY_S: Final = 0.25
@@ -59,13 +56,10 @@ METRICS: Final = (
     Metric("peek_retries", "counter", "New attempts after an internal error"),
     Metric("peek_recoveries", "counter", "New attempts that have worked since"),
     Metric("peek_plan_seconds", "counter", "Seconds spent planning"),
-    Metric("peek_plan_duration_seconds", "histogram", "Seconds of each plan", bounds=PLAN_SECONDS),
-    Metric("peek_position_gain", "histogram", "Earlier arrivals overtaken by each admission", bounds=PLACES),
+    Metric("peek_plan_duration_seconds", "histogram", "Seconds of each plan"),
+    Metric("peek_position_gain", "histogram", "Earlier arrivals overtaken by each admission"),
     Metric(
-        "peek_cached_tokens_surprise",
-        "histogram",
-        "Cached tokens of each admission, real less predicted",
-        bounds=TOKENS,
+        "peek_cached_tokens_surprise", "histogram", "Cached tokens of each admission, real less predicted"
     ),
     Metric("peek_active", "gauge", "1 while the queue is in the order of peek, else 0"),
     Metric("peek_state", "gauge", "1 for the reason why peek is active or not now", ("reason",)),
@@ -130,10 +124,9 @@ class EngineMetrics:
         self._adapter: EngineAdapter | None = None
         self._before: dict[str, float] = {}
         """Counters of the earlier adapters."""
-        self._counters: dict[str, float] = {}
+        self._counters = {metric.name: 0.0 for metric in METRICS if metric.kind == "counter"}
         self._buckets: dict[str, list[int]] = {}
         """Counts of the buckets, by histogram."""
-        self._gauges: tuple[object, ...] = ()
         self._state = ""
         self.files: export.SeriesFiles | None = None
         path = export.folder()
@@ -141,12 +134,6 @@ class EngineMetrics:
             return
         values = (about.engine, about.model, str(about.dp_rank), str(about.tp_rank))
         self.files = export.SeriesFiles(path, dict(zip(LABELS, values, strict=True)))
-        self._shown = {metric.name: 0.0 for metric in METRICS if metric.kind != "gauge"}
-        for name in self._shown:
-            if name in _TALLIES:
-                self._write_tally(_BY_NAME[name], getattr(seen, _TALLIES[name]))
-            else:
-                self._write(name, 0)
         config = settings.config
         force = {"policy": str(config), "eviction": config.eviction, "cache": about.cache}
         self._write("peek_info", 1, version=__version__, **force)
@@ -164,54 +151,36 @@ class EngineMetrics:
         self._next, self._mark = self._clock() + EVERY_S, _mark(adapter)
         if adapter is not self._adapter:
             self._adapter, self._before = adapter, dict(self._counters)
-        if adapter is not None:
-            for name, value in snapshot(adapter).items():
-                self._counters[name] = self._before.get(name, 0) + value
-        self._counters.update(more)
-        shown = self._shown
-        for name, value in self._counters.items():
-            if value != shown[name]:
-                shown[name] = value
-                self._write(name, value)
-        for name, attribute in _TALLIES.items():
-            tally: Tally = getattr(self._seen, attribute)
-            if tally.total != shown[name]:
-                shown[name] = tally.total
-                self._write_tally(_BY_NAME[name], tally)
-        self._write_gauges(adapter, state, active)
-
-    def _write_gauges(self, adapter: EngineAdapter | None, state: str, active: bool) -> None:
         waiting = nodes = apart = 0
         if adapter is not None:
+            for name, value in snapshot(adapter).items():
+                self._counters[name] = self._before[name] + value
             totals = adapter.planner.totals()
-            waiting, nodes = int(totals["waiting"]), int(totals["tree_nodes"])
-            apart = len(adapter.quarantine)
-        now = (waiting, nodes, apart, active, state)
-        if now == self._gauges:
-            return
-        self._gauges = now
+            waiting, nodes, apart = totals["waiting"], totals["tree_nodes"], len(adapter.quarantine)
+        self._counters.update(more)
+        for name, value in self._counters.items():
+            self._write(name, value)
+        for name, attribute in _TALLIES.items():
+            self._write_tally(name, getattr(self._seen, attribute))
         self._write("peek_waiting_requests", waiting)
         self._write("peek_tree_nodes", nodes)
         self._write("peek_quarantined_waiting_requests", apart)
-        self._write("peek_active", float(active))
-        if state != self._state:
-            if self._state:
-                self._write("peek_state", 0, reason=self._state)
-            self._write("peek_state", 1, reason=state)
-            self._state = state
+        self._write("peek_active", active)
+        if self._state not in ("", state):
+            self._write("peek_state", 0, reason=self._state)
+        self._write("peek_state", 1, reason=state)
+        self._state = state
 
-    def _write(self, name: str, value: float, **labels: str) -> None:
+    def _write(self, name: str, value: float, ending: str = "", **labels: str) -> None:
         metric = _BY_NAME[name]
-        sample = f"{name}_total" if metric.kind == "counter" else name
         assert self.files is not None
-        self.files.write(metric.kind, name, metric.text, sample, value, **labels)
+        ending = "_total" if metric.kind == "counter" else ending
+        self.files.write(metric.kind, name, metric.text, name + ending, value, **labels)
 
-    def _write_tally(self, metric: Metric, tally: Tally) -> None:
-        files: Any = self.files
-        before = self._buckets.get(metric.name, [-1] * len(tally.counts))
-        self._buckets[metric.name] = list(tally.counts)
-        for bound, number, shown in zip((*metric.bounds, inf), tally.counts, before, strict=True):
+    def _write_tally(self, name: str, tally: Tally) -> None:
+        before = self._buckets.get(name, [-1] * len(tally.counts))
+        self._buckets[name] = list(tally.counts)
+        for bound, number, shown in zip((*tally.bounds, inf), tally.counts, before, strict=True):
             if number != shown:
-                le = repr(float(bound)).replace("inf", "+Inf")
-                files.write("histogram", metric.name, metric.text, f"{metric.name}_bucket", number, le=le)
-        files.write("histogram", metric.name, metric.text, f"{metric.name}_sum", tally.sum)
+                self._write(name, number, "_bucket", le=repr(float(bound)).replace("inf", "+Inf"))
+        self._write(name, tally.sum, "_sum")

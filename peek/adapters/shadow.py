@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from peek.adapters.containment import log_or_raise
 from peek.adapters.engine_adapter import NOTHING, Stated
-from peek.simulation.cost import MeasuredSteps
+from peek.simulation.cost import MeasuredSteps, chunk_pairs
 from peek.simulation.live import Live
 from peek.simulation.workload import SimRequest
 
@@ -149,6 +149,18 @@ class Shadow:
             self._drop(request_id)
         else:
             self._ghosts += 1
+
+    def took_step(
+        self, at_s: float, went_on: bool, chunks: list[tuple[int, int]], decoded: list[int]
+    ) -> None:
+        """Note a step of the real engine; see `MeasuredSteps.note`.
+
+        `chunks`: of prompts, each by its start and length.  `decoded`: tokens before each generated one.
+        """
+        tokens = sum([length for _, length in chunks]) + len(decoded)
+        if tokens:
+            pairs = sum([chunk_pairs(start, length) for start, length in chunks])
+            self.steps.note(at_s, went_on, tokens, pairs, sum(decoded))
 
     def step(self, now: float) -> None:
         """Advance the virtual engine to `now`, once enough is known of the real engine's steps."""

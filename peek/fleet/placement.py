@@ -162,18 +162,14 @@ class Loads:
         self._settle()
         if self._paused:
             return max(self._paused, key=longest_first)
-        at: i64 = len(self._order) - 1
-        while at >= 0 and len(self._order[at][2].planner) == 0:
-            at -= 1
-        if at < 0:
-            return None
-        best = self._order[at][2]
-        longest = self._order[at][0]
-        while at >= 0 and self._order[at][0] == longest:
-            other = self._order[at][2]
-            if len(other.planner) > 0 and other.number < best.number:
-                best = other
-            at -= 1
+        best: Replica | None = None
+        longest = 0.0
+        for backlog, _, replica in reversed(self._order):
+            if best is not None and backlog < longest:
+                break
+            if len(replica.planner) > 0 and (best is None or replica.number < best.number):
+                best = replica
+                longest = backlog
         return best
 
 

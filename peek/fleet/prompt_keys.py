@@ -73,7 +73,7 @@ def openai_key(request: Mapping[str, object]) -> PromptKey:
     prompt = request.get("prompt")
     if prompt is not None:
         return text_key("".join(_texts(prompt)), namespace)
-    messages = request.get("messages", request.get("input"))
+    messages = request.get("input") if request.get("messages") is None else request["messages"]
     if messages is None:
         names = ", ".join(map(repr, request))
         raise InvalidKey(f"a request with the fields {names} has no prompt, messages or input")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bench_cost import cache_prompt
 from sglang_lab import CORES, VERSION, World, make_request, make_world
-from sglang_small import attach
+from sglang_small import attach, limits
 
 TOLD = "waiting_queue_prefix_matched"
 HIT_RATE = 0.25
@@ -47,7 +46,7 @@ def lab(core: str | None = None, **more: Any) -> World:
 @pytest.mark.parametrize("count", [1, 2, 100, 128])
 def test_what_waits_is_reported_as_beside_lpm(count: int, priority: bool, core: str | None) -> None:
     world = lab(core, policy="lpm", priority=priority)
-    attach(world, scheduler=SimpleNamespace(max_running_requests=4, max_prefill_tokens=200))
+    attach(world, scheduler=limits(max_running_requests=4, max_prefill_tokens=200))
     queue = waiting(count)
     world.policy.calc_priority(queue)
     assert uncached(world, queue) == 40 * count

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sglang_lab import HAS_CORES, RELEASE, SchedulePolicy, make_request, make_world
 from sglang_model import write_model
-from sglang_small import settings_of
+from sglang_small import limits, settings_of
 from support.whole import run_python
 from test_engine import job
 
@@ -38,7 +38,7 @@ def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -
 def test_arguments_by_name_do_not_meet_our_own_names() -> None:
     """SGLang may call what is hooked by name: `scheduler=`, `policy=`, `waiting_queue=`."""
     world = make_world(4000)
-    after_policy(settings_of("peek"), None, world, scheduler="stock", policy="fcfs")
+    after_policy(settings_of("peek"), None, limits(policy=world.policy), scheduler="stock", policy="fcfs")
     queue = [make_request(f"r{i}", [*(A, B)[i % 2], i]) for i in range(4)]
     plugin.around_order(None, world.policy, waiting_queue=queue)
     assert world.policy.peek.seen.plan_s.total == 1
@@ -62,9 +62,7 @@ def test_a_decode_worker_of_a_pair_keeps_its_own_order(mode: str, caplog: pytest
     """Its requests wait with their KV: there is no prefill to order by."""
     world = make_world(2000, priority=True)
     assert world.settings.disaggregation_mode == "null"
-    scheduler = SimpleNamespace(
-        policy=world.policy, server_args=SimpleNamespace(disaggregation_mode=mode, tp_size=1)
-    )
+    scheduler = limits(policy=world.policy, server_args=SimpleNamespace(disaggregation_mode=mode, tp_size=1))
     stock = [make_request(f"r{i}", [*(A, B)[i % 2], i], priority=0, arrival=1.0 + i) for i in range(6)]
     queue = list(stock)
     settings = settings_of("peek")
@@ -81,11 +79,11 @@ def test_another_policy_stays_unless_told_otherwise(
 ) -> None:
     world = make_world(1000, policy=name)
     with caplog.at_level(logging.WARNING, "peek"):
-        assert attach(world.policy, settings_of("peek")).adapter is None
+        assert attach(world.policy, settings_of("peek"), limits()).adapter is None
     assert f"--schedule-policy {name} was asked for" in caplog.text
     assert "PEEK_REPLACE_SCHEDULE_POLICY=1" in caplog.text
     monkeypatch.setenv("PEEK_REPLACE_SCHEDULE_POLICY", "1")
-    assert attach(world.policy, settings_of("peek")).adapter is not None
+    assert attach(world.policy, settings_of("peek"), limits()).adapter is not None
 
 
 @pytest.mark.parametrize(("value", "found"), [("", False), ("0", False), ("1", True)])
@@ -106,7 +104,7 @@ def test_the_variable_mistaken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ties_inside_a_priority_follow_the_entry_time(low_first: bool) -> None:
     world = make_world(4000, priority=True)
     world.policy.priority_sign = 1 if low_first else -1
-    world.policy.peek = attach(world.policy, settings_of("peek"))
+    world.policy.peek = attach(world.policy, settings_of("peek"), limits())
     hook = plugin.around_order
     queue = [make_request(f"r{i}", [*A, 7], priority=i % 2, arrival=10.0 - i) for i in range(8)]
 

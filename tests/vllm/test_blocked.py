@@ -83,7 +83,7 @@ def test_those_that_can_run_go_as_if_the_others_were_not_there(
     assert tokens.keys() == blocked
     assert all(tokens[name] == expected_tokens(name, 72, 3) for name in blocked)
     adapter = engine.peek.adapter
-    assert (len(adapter.planner), len(adapter.mirror), len(adapter._blocked.all())) == (0, 0, 0)
+    assert (len(adapter.planner), len(adapter.mirror), len(adapter._blocked._held)) == (0, 0, 0)
     assert free_blocks(engine) == 299
 
 
@@ -124,7 +124,7 @@ def test_adapters_take_turns_and_nobody_is_lost(
             assert tokens[f"r{number}"] == expected_tokens(f"r{number}", 41, length)
     adapter = engine.peek.adapter
     assert engine.peek.shield.fallbacks == 0
-    assert (len(adapter.planner), len(adapter.mirror), len(adapter._blocked.all())) == (0, 0, 0)
+    assert (len(adapter.planner), len(adapter.mirror), len(adapter._blocked._held)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("priority", [False, True], ids=["fcfs", "priority"])
@@ -191,7 +191,7 @@ def test_one_that_leaves_as_it_could_run_leaves_nothing(priority: bool) -> None:
     assert set(engine.peek.adapter.planner.held) == {"leaves", "runs off"}
     engine.finish_requests(["runs on", "leaves"], RequestStatus.FINISHED_ABORTED)
     assert run_out(engine).keys() == {"runs off"}
-    assert not engine.waiting._held
+    assert not engine.waiting.held
 
 
 @pytest.mark.skipif(not hasattr(scheduler(), "skipped_waiting"), reason="there is one queue since 0.31")

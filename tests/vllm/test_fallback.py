@@ -17,6 +17,7 @@ from vllm_small import VllmLab, lab, step
 
 from peek import EngineMismatch, InvalidConfig, PeekConfig
 from peek.adapters.vllm import PeekScheduler
+from peek.simulation.cost import chunk_pairs
 
 __all__ = ["lab"]
 
@@ -200,3 +201,17 @@ def test_switched_on_while_requests_wait(lab: VllmLab, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, "peek"):
         lab.beside._turn("off")
     assert "the shadow ends: the shadow has seen no request through yet" in caplog.text
+
+
+def test_steps_of_what_ran_before_a_shadow_count_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a prompt that was begun before has more in front of it, not less than nothing."""
+    sizes = {"num_blocks": 99, "max_num_seqs": 4, "max_num_batched_tokens": 32}
+    engine = make_scheduler(PeekScheduler, options={"policy": "peek"}, **sizes)
+    engine.add_request(make_request("long", [5] * 90, 3))
+    step(engine)
+    engine.peek._turn("shadow")
+    steps, noted = engine.peek.foretold.shadow.account.steps, []
+    monkeypatch.setattr(steps, "note", lambda *told: noted.append(told[2:]))
+    for _ in range(3):
+        step(engine)
+    assert noted == [(32, chunk_pairs(32, 32), 0), (26, chunk_pairs(64, 26), 0), (1, 0, 91)]

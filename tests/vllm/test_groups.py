@@ -240,8 +240,8 @@ def test_prefix_caching_off_is_left_alone(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_blocks_of_different_sizes_are_left_alone() -> None:
-    from peek.adapters.vllm.seams import layout_of
+    from peek.adapters.vllm.seams import why_not_understood
 
     engine = scheduler(num_blocks=200, specs=[full_attention(BLOCK), sliding(64)])
     engine.kv_cache_manager.coordinator.single_type_managers[1].block_size = 2 * BLOCK
-    assert "blocks of different sizes: 16, 32" in str(layout_of(engine))
+    assert "blocks of different sizes: 16, 32" in str(why_not_understood(engine))

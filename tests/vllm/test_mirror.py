@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from peek.adapters.vllm import PeekScheduler
 STRICT = {"policy": "clpm+gm+dl+pe", "strict": True}
 
 
-SLEEPS = {"policy": "peek", "unshared": "arrival"}
-"""It leaves a queue alone in which nothing is shared, and then nobody has to watch the pool."""
+ASIDE = {"policy": "peek", "unshared": "arrival"}
+"""It leaves a queue alone in which nothing is shared."""
 
 
 def scheduler(**more: Any) -> Any:
@@ -26,9 +25,8 @@ def scheduler(**more: Any) -> Any:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek:unshared=arrival"], ids=["always", "sleeps"])
-def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 1)
+@pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek:unshared=arrival"])
+def test_mirror_equals_the_pool(asynchronous: bool, policy: str) -> None:
     compare = Comparison()
 
     @settings(max_examples=60)
@@ -38,9 +36,8 @@ def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: py
         perform(play, {"policy": policy, "strict": True}, overlap=asynchronous, each_step=compare)
 
     history()
-    assert compare.seen["cached"] > (0 if policy == "peek:unshared=arrival" else 50)
+    assert compare.seen["cached"] > 50
     assert compare.seen["cold"] > 50
-    assert (compare.seen["asleep"] > 50) == (policy == "peek:unshared=arrival")
 
 
 def test_version_stands_still_when_nothing_relevant_changes() -> None:
@@ -78,40 +75,25 @@ def test_symbols_are_released_and_used_again() -> None:
     assert len(mirror._keys) <= 8, "numbers are not used again"
 
 
-@pytest.fixture
-def sleeper(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """Makes engines of two seats that stop watching the pool after so many quiet steps."""
-
-    def make(quiet_steps: int) -> Any:
-        monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", quiet_steps)
-        return make_scheduler(PeekScheduler, num_blocks=200, max_num_seqs=2, options=SLEEPS)
-
-    return make
-
-
-def is_watched(engine: Any) -> bool:
-    kind = type(engine.kv_cache_manager.block_pool.cached_block_hash_to_block).__name__
-    assert kind in ("WatchedMap", "BlockHashToBlockMap")
-    return kind == "WatchedMap"
+def standing_aside() -> Any:
+    return make_scheduler(PeekScheduler, num_blocks=200, max_num_seqs=2, options=ASIDE)
 
 
 def add(engine: Any, name: str, tokens: list[int], most: int = 1) -> None:
     engine.add_request(make_request(name, tokens, most))
 
 
-def test_what_changes_while_nothing_is_shared(sleeper: Callable[[int], Any]) -> None:
-    engine = sleeper(3)
+def test_what_changes_while_nothing_is_shared() -> None:
+    engine = standing_aside()
     for name in ("a", "b"):  # takes the seats, is the prefix of nobody waiting
         add(engine, name, [ord(name)] * 100, 60)
         add(engine, f"{name}2", [ord(name)] * 100)
     for _ in range(3):
         step(engine)
-    assert is_watched(engine)
     engine.finish_requests("b2", RequestStatus.FINISHED_ABORTED)
     for _ in range(10):
         step(engine)
     assert not engine.peek.adapter.planner.tree.has_sharing
-    assert not is_watched(engine)
     add(engine, "later", [7] * 100)
     step(engine)
     engine.finish_requests("a", RequestStatus.FINISHED_ABORTED)
@@ -121,26 +103,22 @@ def test_what_changes_while_nothing_is_shared(sleeper: Callable[[int], Any]) -> 
     for i in (3, 4):
         add(engine, f"a{i}", [ord("a")] * 100 + [i])
     engine.peek.adapter.sync()
-    assert is_watched(engine)
     cached = matched(engine)
     assert cached == {name: cached_now(engine, engine.requests[name]) for name in cached}
     assert cached["a3"] == cached["a4"] == 96
 
 
-def test_asleep_an_arrival_that_hits_is_noticed(sleeper: Callable[[int], Any]) -> None:
-    engine = sleeper(3)
+def test_while_nothing_is_shared_an_arrival_that_hits_is_noticed() -> None:
+    engine = standing_aside()
     for name, tokens in (("a", 20), ("b", 60)):
         add(engine, name, [ord(name)] * 100, tokens)
     for _ in range(6):
         step(engine)
-    assert not is_watched(engine)
     add(engine, "new", [7] * 100)  # shares nothing, hits nothing
     step(engine)
-    assert not is_watched(engine)
     add(engine, "next round", [ord("a")] * 100 + [1] * 20)  # shares nothing, hits
     assert not engine.peek.adapter.planner.tree.has_sharing
     engine.peek.adapter.sync()
-    assert is_watched(engine)
     assert matched(engine) == {"new": 0, "next round": 96}
     for _ in range(60):
         if "next round" not in waiting_names(engine):
@@ -150,15 +128,13 @@ def test_asleep_an_arrival_that_hits_is_noticed(sleeper: Callable[[int], Any]) -
     run_out(engine)
 
 
-def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(sleeper: Callable[[int], Any]) -> None:
-    engine = sleeper(100)
-    for name in ("a1", "a2", "b"):  # shares, so the pool is watched
+def test_a_reset_of_the_prefix_cache_makes_a_new_table() -> None:
+    engine = standing_aside()
+    for name in ("a1", "a2", "b"):
         add(engine, name, [ord(name[0])] * 100, 3)
     run_out(engine)
-    assert engine.peek.adapter._watch._table is not None, "not asleep yet"
     assert engine.reset_prefix_cache()
     step(engine)
-    assert engine.peek.adapter._watch._table is None, "watches a table that is gone"
     add(engine, "a3", [ord("a")] * 100, 30)
     step(engine)
     add(engine, "a4", [ord("a")] * 100)

@@ -61,7 +61,7 @@ def test_whoever_comes_later_waits_behind_its_equals_and_before_larger_numbers()
         engine.add_request(make_request(f"r{i}", [*(A, B)[i % 2], i], 1, priority=1 + i // 2))
     engine.max_num_running_reqs = 2
     engine.peek.adapter.before_schedule()
-    engine.waiting.follow(LazyPlan.of(Plan(["r1", "r0", "r2", "r3"])))
+    engine.waiting.follow(LazyPlan.of(Plan(["r1", "r0", "r2", "r3"])).at)
     engine.add_request(make_request("late", [*A, 9], 1, priority=1))
     engine.add_request(make_request("urgent", [*A, 8], 1, priority=0))
     assert waiting_names(engine) == ["urgent", "r1", "r0", "late", "r2", "r3"]

@@ -122,7 +122,7 @@ class Stepper(Steps):
             assert self.beside.shield.fallbacks == 0
             assert (len(adapter.planner), len(adapter._known), len(adapter._keys)) == (0, 0, 0)
             assert len(adapter.mirror) == 0, "symbols outlive their requests"
-            assert (len(adapter._blocked.all()), len(adapter.quarantine)) == (0, 0)
+            assert (len(adapter._blocked._held), len(adapter.quarantine)) == (0, 0)
 
 
 def perform(

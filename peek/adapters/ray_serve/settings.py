@@ -23,20 +23,10 @@ OPTIONS: Final[dict[str, Any]] = {
 }
 """The options with their defaults."""
 
-GONE: Final = {
-    "window": "`seats` says how many requests an engine computes at once",
-    "max_waiting": "Ray's own `max_queued_requests` of the deployment bounds what waits",
-    "retry_after_s": "Ray's own `backpressure_config` of the deployment says it",
-    "max_request_s": "Ray tells when a request ends",
-}
-"""Options of earlier versions, and what replaces each."""
-
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options, with defaults; `InvalidConfig` for an unknown, former or invalid one."""
+    """Return all options, with defaults; `InvalidConfig` for an unknown or invalid one."""
     for name in options:
-        if name in GONE:
-            raise InvalidConfig(f"option {name!r} is gone: {GONE[name]}")
         if name not in OPTIONS:
             raise InvalidConfig(f"option {name!r} is unknown; valid: {', '.join(sorted(OPTIONS))}")
     found = {**OPTIONS, **options}
@@ -57,7 +47,7 @@ def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
     """Return the fleet's settings.  Ray reports no first tokens, so a request counts as queued to its end."""
     seats = seats_of(options)
     return FleetConfig(
-        order=PeekConfig.from_label(options["policy"]),
+        order=PeekConfig.from_label(str(options["policy"])),
         unit_tokens=BLOCK_TOKENS,
         stickiness=options["stickiness"],
         seats=seats,

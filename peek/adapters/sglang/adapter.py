@@ -16,7 +16,15 @@ from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.line import Line
 from peek.adapters.sglang import caches
-from peek.adapters.sglang.requests import Translator, Waiting, entry_time, stated_by, tenant_of, was_admitted
+from peek.adapters.sglang.requests import (
+    Translator,
+    Waiting,
+    entry_time,
+    is_turn,
+    stated_by,
+    tenant_of,
+    was_admitted,
+)
 from peek.errors import DuplicateRequest
 from peek.planner import LazyPlan
 from peek.planner.signals import PrefillsInFlight
@@ -28,8 +36,6 @@ NOMINAL_TOKEN_S: Final = 1 / 6000
 """Nominal seconds for a prompt token; they matter only where a policy uses seconds (`slo_s`)."""
 SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
-_BATCH: Final = (16384, 4096)
-"""Tokens that a batch computes, and its seats, where the scheduler is not known: SGLang's own defaults."""
 _MOST_TOLD: Final = 128
 """Waiting requests up to which SGLang's load snapshots look at each; of more, SGLang makes an estimate."""
 _NEEDED: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
@@ -43,10 +49,10 @@ def schedule_policy(policy: Any) -> str:
 class SglangAdapter(EngineAdapter):
     """Orders the waiting queue of a `SchedulePolicy` and, if configured, chooses what its cache evicts.
 
-    `shield` wraps whatever SGLang's cache calls.  `scheduler`: the policy's own, None if it is not known.
+    `shield` wraps whatever SGLang's cache calls.  `scheduler` is the policy's own.
     """
 
-    def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
+    def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any) -> None:
         require(policy, _NEEDED, "SGLang")
         self.policy = policy
         self._scheduler = scheduler
@@ -174,11 +180,10 @@ class SglangAdapter(EngineAdapter):
     def _head_of(self, plan: LazyPlan) -> list[Any]:
         """Return the head of a plan: what a batch has seats for and can compute, and `SPARE` more."""
         scheduler = self._scheduler
-        seats = int(getattr(scheduler, "max_running_requests", None) or _BATCH[1])
+        seats, tokens = int(scheduler.max_running_requests), int(scheduler.max_prefill_tokens)
         if not self._by_priority:  # else those that run may be preempted
-            seats -= len(getattr(getattr(scheduler, "running_batch", None), "reqs", ()))
-        tokens = int(getattr(scheduler, "max_prefill_tokens", None) or _BATCH[0])
-        chunk = int(getattr(scheduler, "chunked_prefill_size", None) or 0)
+            seats -= len(scheduler.running_batch.reqs)
+        chunk = int(scheduler.chunked_prefill_size or 0)
         tokens = min(tokens, chunk) if chunk > 0 else tokens
         cached_len = self.planner.cached_len
         planned: list[Any] = []
@@ -221,7 +226,7 @@ class SglangAdapter(EngineAdapter):
         lends = self._door.lends
         for entry in list(self._turns.values()):
             request = entry.request()
-            if lends is not None and lends(request, entry.limit) != entry.lent:
+            if lends(request, entry.limit) != entry.lent:
                 self._leave(request)
                 self._take_in(request)
 
@@ -296,7 +301,7 @@ class SglangAdapter(EngineAdapter):
         except Exception:
             self._door.release(self._waiting.pop(rid))
             raise
-        if entry.is_turn:
+        if is_turn(request):
             self._turns[rid] = entry
 
     def detach(self) -> None:
@@ -305,7 +310,6 @@ class SglangAdapter(EngineAdapter):
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
             caches.set_strategy(self.policy.tree_cache, self._stock_strategy)
-        queue = getattr(self._scheduler, "waiting_queue", [])
         if self._away:
-            self._line.follow(queue)
-            self._line.put(queue, [])
+            self._line.follow(self._scheduler.waiting_queue)
+            self._line.put(self._scheduler.waiting_queue, [])

@@ -223,14 +223,14 @@ def is_fed_from_elsewhere(cache: Any) -> bool:
     return bool(getattr(cache, "cache_controller", None) or getattr(cache, "linker", None))
 
 
-def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
+def lender_of(cache: Any) -> Callable[[Any, int], int]:
     """Return `lent(request, limit)`: tokens, at most `limit`, that a request's streaming session lends it.
 
-    If that holds nothing, the answer is -1 and the tree is asked.  None for a cache without such sessions.
+    If that holds nothing, or the cache has no such sessions, the answer is -1 and the tree is asked.
     """
     sessions: Any = getattr(cache, "session", None)
     if not hasattr(sessions, "will_lend_record"):
-        return None
+        return lambda *_: -1
     page = int(cache.page_size)
 
     def lent(request: Any, limit: int) -> int:

@@ -41,7 +41,7 @@ def why_stand_aside(policy: Any, scheduler: Any) -> str | None:
 
 
 def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
-    """Describe SGLang, given a `SchedulePolicy` and its scheduler, None if unknown."""
+    """Describe SGLang, given a `SchedulePolicy` and its scheduler."""
     cache, rank = getattr(policy, "tree_cache", None), partial(_rank, scheduler)
     kind, core = type(cache).__name__, type(getattr(cache, "tree_core", cache)).__name__
     return EngineInfo(
@@ -106,8 +106,8 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
     return agree
 
 
-def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment[SglangAdapter]:
-    """Return the attachment of one `SchedulePolicy`; `scheduler` is the policy's own, None if unknown."""
+def attach(policy: Any, settings: Settings, scheduler: Any) -> Attachment[SglangAdapter]:
+    """Return the attachment of one `SchedulePolicy`, which is that of `scheduler`."""
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, scheduler),

@@ -92,7 +92,6 @@ class Waiting:
     namespace: str
     num_tokens: int
     limit: int
-    is_turn: bool
     lent: int = -1
     key: bytes = bytes(SYMBOL_BYTES)
     heads: tuple[object, ...] = ()
@@ -119,7 +118,7 @@ class Translator:
     """
 
     def __init__(
-        self, page_tokens: int, bigram: bool = False, lends: Callable[[Any, int], int] | None = None
+        self, page_tokens: int, bigram: bool = False, lends: Callable[[Any, int], int] = lambda *_: -1
     ) -> None:
         self.page_tokens = page_tokens
         self.bigram = bigram
@@ -140,10 +139,8 @@ class Translator:
         whole = limit // self.page_tokens * self.page_tokens
         outputs, alone = len(request.output_ids), ALONE + str(request.rid)
         namespace = request_namespace(request)
-        turn = is_turn(request)
-        made = Waiting(ref(request), outputs, namespace, len(tokens), limit, turn, session=session)
-        if self.lends is not None:
-            made.lent = self.lends(request, limit)
+        lent = self.lends(request, limit)
+        made = Waiting(ref(request), outputs, namespace, len(tokens), limit, lent, session=session)
         if whole == 0:
             made.namespace = alone
         elif made.namespace != alone:

@@ -15,7 +15,6 @@ from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
 from peek.adapters.sglang.caches import hybrid_of, is_bigram
 from peek.adapters.sglang.requests import Followed, prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
-from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
 
 
@@ -54,8 +53,6 @@ class SglangShadow:
         self._statements = adapter.statements
         self._page = int(self._cache.page_size)
         self._followed = Followed()
-        self._rest: dict[str, list[int]] = {}
-        """By id: tokens of the prompt behind its last whole page; not where its key ends before that."""
         self._went_on = False
 
     def _begin(self, scheduler: Any) -> Shadow:
@@ -83,23 +80,19 @@ class SglangShadow:
         for request in requests:
             account.admitted(request.rid, int(request.cached_tokens))
         for request in self._followed.gone(queue if self._followed.due() else None):
-            rest, outputs = self._rest.pop(request.rid, None), request.output_ids
-            answer = b"" if rest is None else self._names([*rest, *outputs])
-            account.ended(request.rid, len(outputs), answer)
+            prompt, (tokens, limit) = len(request.origin_input_ids), prompt_of(request)
+            answer = self._names(tokens[prompt // self._page * self._page :]) if limit >= prompt - 1 else b""
+            account.ended(request.rid, len(request.output_ids), answer)
         account.step(now)
-        pairs = 0.0
-        tokens = kv_tokens = 0
+        chunks: list[tuple[int, int]] = []
+        decoded: list[int] = []
         if batch is not None:
-            for start, count in zip(batch.prefix_lens, batch.extend_lens, strict=True):
-                tokens += int(count)
-                pairs += chunk_pairs(int(start), int(count))
+            chunks = list(zip(map(int, batch.prefix_lens), map(int, batch.extend_lens), strict=True))
         else:
             decoding = (scheduler.running_batch if running is None else running).reqs
-            tokens = len(decoding)
-            kv_tokens = sum(len(each.origin_input_ids) + len(each.output_ids) for each in decoding)
-        if tokens:
-            account.steps.note(now, self._went_on, tokens, pairs, kv_tokens)
-        self._went_on = tokens > 0
+            decoded = [len(each.origin_input_ids) + len(each.output_ids) for each in decoding]
+        account.took_step(now, self._went_on, chunks, decoded)
+        self._went_on = bool(chunks or decoded)
 
     def _arrive(self, account: Shadow, queue: list[Any], now: float) -> None:
         for request in self._followed.new(queue):
@@ -107,10 +100,7 @@ class SglangShadow:
                 continue
             tokens, limit = prompt_of(request)
             prompt = len(tokens)
-            if limit >= prompt - 1:
-                self._rest[request.rid] = list(tokens[prompt // self._page * self._page :])
-                limit = prompt
-            key = self._names(tokens[:limit])
+            key = self._names(tokens if limit >= prompt - 1 else tokens[:limit])
             allowed = int(request.sampling_params.max_new_tokens)
             stated = stated_by(request, self._settings.tenants, self._statements)
             space = request_namespace(request)

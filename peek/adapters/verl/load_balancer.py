@@ -60,11 +60,13 @@ class FleetLoadBalancer:
         if unknown:
             raise InvalidConfig(f"router option {unknown[0]!r} is unknown; valid: {', '.join(OPTIONS)}")
         found = self._options = {**OPTIONS, **options}
+        require_whole("max_inflight", found["max_inflight"], 1, 2**40)
+        require_whole("max_warm_inflight", found["max_warm_inflight"], found["max_inflight"], 2**40)
         require_whole("cache_tokens", found["cache_tokens"], 0, 2**60)
         require_whole("decode_tokens", found["decode_tokens"], 0, 2**40)
         self._clock = clock
         config = FleetConfig(
-            order=PeekConfig.from_label(found["policy"]),
+            order=PeekConfig.from_label(str(found["policy"])),
             stickiness=found["stickiness"],
             seats=found["max_inflight"],
             window_requests=found["max_inflight"],

@@ -7,7 +7,6 @@ unless `peek` is configured: by `PEEK_POLICY=peek` in the environment, or `--add
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 __all__ = ["PeekAsyncScheduler", "PeekScheduler", "Scheduler"]
@@ -18,7 +17,7 @@ class Scheduler:
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
         asynchronous = vllm_config.scheduler_config.async_scheduling
-        made = getattr(sys.modules[__name__], "PeekAsyncScheduler" if asynchronous else "PeekScheduler")
+        made = __getattr__("PeekAsyncScheduler" if asynchronous else "PeekScheduler")
         return made(vllm_config, *args, **kwargs)
 
 
@@ -30,6 +29,4 @@ def __getattr__(name: str) -> Any:
 
     from peek.adapters.vllm.scheduler import scheduler_class
 
-    made = scheduler_class(name, SyncScheduler if name == "PeekScheduler" else AsyncScheduler)
-    globals()[name] = made
-    return made
+    return scheduler_class(name, SyncScheduler if name == "PeekScheduler" else AsyncScheduler)

@@ -16,7 +16,7 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.vllm import seams
-from peek.adapters.vllm.queue import Blocked, tracked_queue
+from peek.adapters.vllm.queue import Blocked, RankedQueue, tracked_queue
 from peek.errors import InvalidKey
 from peek.eviction.demand import victims
 from peek.request import PendingRequest
@@ -37,18 +37,16 @@ class VllmAdapter(EngineAdapter):
 
     def __init__(self, scheduler: Any, settings: Settings, shield: Shield) -> None:
         require(scheduler, seams.NEEDED, "vLLM")
-        from vllm.v1.core.sched.request_queue import SchedulingPolicy
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler
         self.clock: Callable[[], float] = time.time
-        ranks = scheduler.policy == SchedulingPolicy.PRIORITY
-        priority_of = (lambda name: int(scheduler.waiting.members[name].priority)) if ranks else None
+        queue = tracked_queue(scheduler.waiting)
+        ranks = isinstance(queue, RankedQueue)
+        priority_of = (lambda name: int(queue.members[name].priority)) if ranks else None
         super().__init__(settings, shield, lambda it: it.output_token_ids, priority_of, chained=True)
         self._pool = scheduler.kv_cache_manager.block_pool
-        layout = seams.layout_of(scheduler)
-        assert isinstance(layout, seams.Layout), layout
-        self.mirror = layout.mirror(self._pool)
+        self.mirror = seams.make_mirror(scheduler)
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
         """vLLM's requests that the planner has, by id."""
@@ -59,13 +57,13 @@ class VllmAdapter(EngineAdapter):
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
-        self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
+        self._table: Any = None
+        """The pool's hash table that the mirror hears of."""
         self._taken_back: list[Any] = []
         """Requests that shadow has moved to the queue's head, in their order; some may have left it."""
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
-        queue = tracked_queue(scheduler.waiting)
-        queue.guard, queue.looked = shield.call, self._expect
+        queue.looked = lambda request: shield.call(self._expect, request)
         if self.planner.evicts:
             seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = queue  # last: an error before it leaves vLLM's own
@@ -86,7 +84,7 @@ class VllmAdapter(EngineAdapter):
             return
         plan = planner.lazy_plan(self.mirror, self.clock())
         if plan is not self._followed:
-            scheduler.waiting.follow(None if plan.stood_aside else plan)
+            scheduler.waiting.follow(None if plan.stood_aside else partial(self._shield.call, plan.at))
             self._followed, self._away = plan, not plan.stood_aside
 
     def sync(self) -> None:
@@ -97,15 +95,16 @@ class VllmAdapter(EngineAdapter):
                 self._withdraw(request_id)
             self.quarantine.let_go(request_id)
         waiting.forget_gone()
-        self._blocked.look()
         # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
-        freed = self._blocked.all() if self.planner.shadow else self._blocked.freed()
+        freed = list(waiting.held.values()) if self.planner.shadow else self._blocked.freed()
         for request in reversed(freed):
             waiting.entered[request.request_id] = request
         if waiting.entered:
             self._followed = None
             self._let_in(waiting)
-        self._watch.update(self.planner.evicts or self.planner.order_matters(self.mirror))
+        if self._pool.cached_block_hash_to_block is not self._table:  # at first, and after a reset
+            self._table = self._pool.cached_block_hash_to_block
+            seams.watch(self._table, self.mirror, self._shield)
         for name in self.mirror.pop_outgrown():
             if name in self._keys and not self.quarantine.accepts(name, partial(self._extend, name)):
                 self._withdraw(name)
@@ -270,11 +269,11 @@ class VllmAdapter(EngineAdapter):
     def _expect(self, request: Any) -> None:
         """Note the cached tokens of a request just before vLLM looks for its prompt.  O(blocks found).
 
-        A plan is older: what goes first in the same step is cached by now.  Nothing is noted while the pool
-        is not watched, or of a request that is known by its first block only.
+        A plan is older: what goes first in the same step is cached by now.  Nothing is noted of a request
+        that is known by its first block only.
         """
         key = self._keys.get(request.request_id)
-        if key is None or not self._watch.watches or self.scheduler.connector is not None:
+        if key is None or self.scheduler.connector is not None:
             return
         matched, tokens = found_in(self.mirror, "", key)
         if matched * SYMBOL_BYTES < len(key) or not self.planner.request(request.request_id).tail:

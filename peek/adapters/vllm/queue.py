@@ -12,12 +12,9 @@ from concurrent.futures import Future
 from copy import copy
 from itertools import islice
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sortedcontainers import SortedDict, SortedList
-
-if TYPE_CHECKING:
-    from peek.planner import LazyPlan
 
 
 class PlannedQueue:
@@ -33,7 +30,7 @@ class PlannedQueue:
         members: the requests in the queue, by id.
         entered: requests that entered or came back since the adapter last took note, in that order.
         gone: requests that left since then and did not come back.
-        guard: calls the plan and `looked`; returns None if that fails.
+        held: members that cannot run for now, by id.
         looked: called with the request that vLLM is shown, before vLLM looks into its cache for it.
         overtook: whether a plan had a request taken out before one that entered earlier; others clear it.
     """
@@ -42,12 +39,11 @@ class PlannedQueue:
         self.members: dict[str, Any] = {}
         self.entered: OrderedDict[str, Any] = OrderedDict()
         self.gone: dict[str, Any] = {}
-        self.guard: Callable[..., Any] = lambda function, *args: function(*args)
         self.looked: Callable[[Any], None] = lambda _: None
         self.overtook = False
         self._next: Any = None
         """The last answer of `peek_request`: vLLM looks, makes room, and then takes out that request."""
-        self._plan: LazyPlan | None = None
+        self._plan: Callable[[int], str | None] | None = None
         self._at = 0
         self._body: OrderedDict[str, Any] = OrderedDict()
         """The requests that take part in plans, by id; also new ones."""
@@ -55,8 +51,7 @@ class PlannedQueue:
         """By entry; below 0 and falling for requests put at the head, which are up at once."""
         self._kept: SortedDict[Any, Any] = SortedDict()
         """The requests that keep their places, by number."""
-        self._held: dict[str, Any] = {}
-        """Requests that cannot run for now, by id."""
+        self.held: dict[str, Any] = {}
         self._entries = self._put_at_head = 0
         self._left = 0
         """Departures, less the requests put at the head: those present then wait for one more each."""
@@ -89,8 +84,8 @@ class PlannedQueue:
         came_back = self.gone.get(name) is request
         if came_back:
             del self.gone[name]
-        if not came_back or name not in self._held:  # a held request that was only passed over is no news
-            self._held.pop(name, None)
+        if not came_back or name not in self.held:  # a held request that was only passed over is no news
+            self.held.pop(name, None)
             self.entered[name] = request
         self._insert(request, at_head)
 
@@ -105,7 +100,7 @@ class PlannedQueue:
     def pop_request(self) -> Any:
         request = self._next or self.peek_request()
         name = request.request_id
-        if self._passed or name in self._held:
+        if self._passed or name in self.held:
             self._next = None
             self._passed.append(request)
             return request
@@ -136,7 +131,7 @@ class PlannedQueue:
     def forget_gone(self) -> None:
         """Forget who has left.  O(these)."""
         for name in self.gone:
-            self._held.pop(name, None)
+            self.held.pop(name, None)
         self.gone.clear()
 
     def __bool__(self) -> bool:
@@ -150,7 +145,7 @@ class PlannedQueue:
         twin, own = copy(self), vars(self).items()
         vars(twin).update((name, copy(it)) for name, it in own if isinstance(it, (dict, list, SortedList)))
         twin.looked, twin._next = (lambda _: None), None
-        twin._scanned = islice(twin._held.values(), len(self._passed), None)
+        twin._scanned = islice(twin.held.values(), len(self._passed), None)
         return iter([twin.pop_request() for _ in range(len(self))])
 
     def __getitem__(self, place: int) -> Any:
@@ -159,8 +154,8 @@ class PlannedQueue:
 
     # -- plans -------------------------------------------------------------------------------------
 
-    def follow(self, plan: LazyPlan | None) -> None:
-        """Follow the order of this plan; None for vLLM's own order."""
+    def follow(self, plan: Callable[[int], str | None] | None) -> None:
+        """Follow a plan, which returns the id at a place, None behind its end; None: vLLM's own order."""
         self._plan = plan
         self._at = 0
         self._next = None
@@ -181,23 +176,23 @@ class PlannedQueue:
     def hold(self, request: Any) -> None:
         """Put a member that cannot run for now last, until it takes part again.  O(log n)."""
         name = request.request_id
-        if name not in self._held:
+        if name not in self.held:
             self._take_from_its_place(request)
-            self._held[name] = request
+            self.held[name] = request
             self._held_numbers.add(self._numbers[name])
 
     def _take_from_its_place(self, request: Any) -> None:
         name = request.request_id
         number = self._numbers[name]
         self._next = None
-        if self._held.pop(name, None) is not None:
+        if self.held.pop(name, None) is not None:
             self._held_numbers.remove(number)
         elif self._body.pop(name, None) is None:
             del self._kept[number]
 
     def in_stock_order(self) -> list[Any]:
         """Return all as if there had been no plan, held ones where vLLM would have them.  O(n log n)."""
-        passed, held = set(self._passed), self._held
+        passed, held = set(self._passed), self.held
         numbered = [(self._numbers[name], name) for name, it in self.members.items() if it not in passed]
         numbered.sort(key=lambda each: (each[0] >= 0, each[1] not in held, each[0]))
         return [self.members[name] for _, name in numbered]
@@ -235,9 +230,9 @@ class PlannedQueue:
         if not self._passed:
             request = self._first_to_run()
             if request is not None:
-                self.guard(self.looked, request)
+                self.looked(request)
                 return request
-            self._scanned = iter(self._held.values())
+            self._scanned = iter(self.held.values())
         return next(self._scanned, None)
 
     def _first_to_run(self) -> Any:
@@ -258,7 +253,7 @@ class PlannedQueue:
     def _next_planned(self) -> Any:
         """Return the plan's first request that is still here."""
         plan = self._plan
-        while plan is not None and (name := self.guard(plan.at, self._at)) is not None:
+        while plan is not None and (name := plan(self._at)) is not None:
             if name in self._body:
                 return self._body[name]
             self._at += 1
@@ -267,7 +262,7 @@ class PlannedQueue:
     def _discard(self, request: Any) -> None:
         name = request.request_id
         number = self._numbers[name]
-        held = name in self._held
+        held = name in self.held
         self._take_from_its_place(request)
         del self._numbers[name]
         if held and self._kept:  # requests that keep their places do not move up
@@ -290,17 +285,17 @@ class RankedQueue(PlannedQueue):
         super().__init__(requests)
 
     def keep_place(self, request: Any) -> None:
-        self._held.pop(request.request_id, None)
+        self.held.pop(request.request_id, None)
         self._stay(request)
 
     def take_part(self, request: Any) -> None:
         self._next = None
-        self._held.pop(request.request_id, None)
+        self.held.pop(request.request_id, None)
         self._kept.pop(self._numbers[request.request_id], None)
         self._body[request.request_id] = request
 
     def hold(self, request: Any) -> None:
-        self._held[request.request_id] = request
+        self.held[request.request_id] = request
         self._stay(request)
 
     def _stay(self, request: Any) -> None:
@@ -320,7 +315,7 @@ class RankedQueue(PlannedQueue):
         self._left -= at_head
         self._numbers[name] = number
         self._order[number] = self._body[name] = request
-        if first or name in self._held:
+        if first or name in self.held:
             self._stay(request)
 
     def _discard(self, request: Any) -> None:
@@ -341,7 +336,7 @@ class RankedQueue(PlannedQueue):
             stays, due = self._kept.peekitem(0)
             if stays == number or (stays[0] == number[0] and due <= self._left):
                 request = self._order[stays]
-        self.guard(self.looked, request)
+        self.looked(request)
         return request
 
     def pop_request(self) -> Any:
@@ -375,12 +370,6 @@ class Blocked:
         self._contending: Counter[int] = Counter()
         """Number of requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
-
-    def look(self) -> None:
-        """Note which adapters have slots; before each step.  O(running) with LoRA, else O(1)."""
-        self._running = set()
-        if self._scheduler.lora_config:
-            self._running = {lora_of(request) for request in self._scheduler.running} - {0}
 
     def blocks(self, request: Any) -> bool:
         """Whether a waiting request cannot run, as far as is known.  O(adapters in plans)."""
@@ -422,21 +411,22 @@ class Blocked:
                 del self._contending[lora]
 
     def freed(self) -> list[Any]:
-        """Return the held requests that could run now.  O(grammars + adapters + these)."""
+        """Note which adapters have slots, before each step; return the held requests that could run now.
+
+        O(grammars + adapters + these), with LoRA also O(running).
+        """
+        if self._scheduler.lora_config:
+            self._running = {lora_of(request) for request in self._scheduler.running} - {0}
         ready = [request for request in self._held.get(0, {}).values() if _is_compiled(request)]
         loras = [lora for lora in self._held if lora]
-        may = [lora for lora in loras if lora in self._running]
         room = self._room() if loras else None
-        if room is not None:
-            may += [lora for lora in loras if lora in self._contending and lora not in self._running]
-            others = [lora for lora in loras if lora not in may]
+        able = self._running if room is None else self._running | self._contending.keys()
+        may = [lora for lora in loras if lora in able]
+        if room:
+            others = [lora for lora in loras if lora not in able]
             since = {lora: min(float(r.arrival_time) for r in self._held[lora].values()) for lora in others}
             may += sorted(others, key=since.__getitem__)[:room]
         return ready + [request for lora in may for request in self._held[lora].values()]
-
-    def all(self) -> list[Any]:
-        """Return all held requests.  O(held)."""
-        return [request for group in self._held.values() for request in group.values()]
 
 
 def lora_of(request: Any) -> int:

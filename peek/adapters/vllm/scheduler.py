@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from peek.adapters.activation import requested_settings
@@ -9,7 +10,7 @@ from peek.adapters.engine_adapter import EngineInfo, Statements, version_of
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.recording import Asked
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import layout_of, namespace_of, parameters_of, tenant_of
+from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_not_understood
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
@@ -20,10 +21,10 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
     return Attachment(
         settings,
-        lambda: layout if isinstance(layout := layout_of(scheduler), str) else None,
+        lambda: why_not_understood(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
-        lambda adapter: why_no_shadow(scheduler) or VllmShadow(adapter, settings.config),
+        lambda adapter: why_no_shadow(adapter) or VllmShadow(adapter, settings.config),
     )
 
 
@@ -55,6 +56,7 @@ def asked(request: Any, at_s: float, statements: Statements) -> Asked:
     )
 
 
+@cache
 def scheduler_class(name: str, base: Any) -> Any:
     """Return a subclass of `base`, vLLM's Scheduler or AsyncScheduler, that plans around `schedule()`."""
 

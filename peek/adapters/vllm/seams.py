@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from peek.adapters import symbols
@@ -37,48 +36,15 @@ KNOWN: Final[dict[str, Callable[[Any], int]]] = {
     "MambaManager": lambda _: 1,
     "SlidingWindowManager": lambda it: max(1, -((1 - it.kv_cache_spec.sliding_window) // it.block_size)),
 }
-"""By managers of vLLM whose way of matching is known here: what `Layout` says that their group needs."""
+"""By managers of vLLM whose way of matching is known here: blocks in a row that their group needs in front of
+the point where a prefix ends; 0 if it needs all of them."""
 
 
-@dataclass
-class Layout:
-    """What the KV cache groups need of a prefix.
-
-    Attributes:
-        unit_tokens: tokens of a block, and of a block hash.
-        needed: blocks in a row that each group needs before a point; 0 if it needs all of them.
-        dropped: blocks at the end of a match that vLLM computes anew.
-    """
-
-    unit_tokens: int
-    needed: list[int]
-    dropped: int
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the only group is one of full attention, and no block is dropped."""
-        return self.needed == [0] and not self.dropped
-
-    def mirror(self, pool: Any) -> BlockMirror:
-        """Return a mirror for this layout."""
-        groups = [(group_suffix(group), needed) for group, needed in enumerate(self.needed)]
-        full = [suffix for suffix, needed in groups if not needed]
-        if self.is_plain:
-            return BlockMirror(
-                self.unit_tokens,
-                lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None,
-                full[0],
-            )
-        others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
-        return GroupMirror(self.unit_tokens, group_lookup(pool, full), full[0], others, self.dropped)
-
-
-def layout_of(scheduler: Any) -> Layout | str:
-    """Return the layout, or why vLLM's own order stays."""
+def why_not_understood(scheduler: Any) -> str | None:
+    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
-    coordinator = scheduler.kv_cache_manager.coordinator
-    managers = coordinator.single_type_managers
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
         return f"the model has {len(managers)} KV cache groups with a prefix to match"
     kinds = [type(manager).__name__ for manager in managers]
@@ -92,21 +58,37 @@ def layout_of(scheduler: Any) -> Layout | str:
     if len(sizes) > 1 or hashed not in (None, sizes[0]):
         hashes = "" if hashed is None else f", hashes of {hashed}"
         return f"the KV cache groups have blocks of different sizes: {', '.join(map(str, sizes))}{hashes}"
-    # The last block of a match is dropped for a draft model (EAGLE, MTP).  Since 0.33 a draft model's groups
-    # keep their mark and drop nothing where block hashes look ahead.
-    marks = ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle")
-    dropped = next((bool(getattr(coordinator, mark)) for mark in marks if hasattr(coordinator, mark)), False)
-    if len(managers) > 1 and dropped:
+    if len(managers) > 1 and drops_a_block(scheduler):
         return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
     if getattr(scheduler, "prefix_replay_tokens", 0):
         return "the model computes the end of a prefix match anew"
-    return Layout(sizes[0], [KNOWN[type(manager).__name__](manager) for manager in managers], int(dropped))
+    return None
+
+
+def drops_a_block(scheduler: Any) -> bool:
+    """Whether the last block of a match is computed anew, for a draft model (EAGLE, MTP)."""
+    # Since 0.33 a draft model's groups keep their mark and drop nothing where block hashes look ahead.
+    coordinator = scheduler.kv_cache_manager.coordinator
+    marks = ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle")
+    return next((bool(getattr(coordinator, mark)) for mark in marks if hasattr(coordinator, mark)), False)
+
+
+def make_mirror(scheduler: Any) -> BlockMirror:
+    """Return a mirror of the block pool of a scheduler that is understood."""
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    pool, unit = scheduler.kv_cache_manager.block_pool, managers[0].block_size
+    groups = [(group_suffix(group), KNOWN[type(it).__name__](it)) for group, it in enumerate(managers)]
+    full = [suffix for suffix, needed in groups if not needed]
+    others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
+    dropped = int(drops_a_block(scheduler))
+    if len(groups) > 1 or dropped:
+        return GroupMirror(unit, group_lookup(pool, full), full[0], others, dropped)
+    return BlockMirror(
+        unit, lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None, full[0]
+    )
 
 
 # -- the block pool -----------------------------------------------------------------------------------
-
-_QUIET_STEPS: Final = 16
-"""Steps in a row without a block that can matter, until the pool is not watched: waking is O(symbols)."""
 
 
 def give_back(thing: Any) -> None:
@@ -115,59 +97,28 @@ def give_back(thing: Any) -> None:
         thing.__class__ = type(thing).__base__
 
 
-class PoolWatch:
-    """Tells a mirror what changes in a pool's hash table, but only while its blocks can matter.
+def watch(table: Any, mirror: BlockMirror, shield: Shield) -> None:
+    """Tell a mirror from now on what changes in a pool's hash table.  O(symbols)."""
+    give_back(table)
+    stock: Any = type(table)
+    call, wanted, stock_insert, stock_pop = shield.call, mirror.wanted(), stock.insert, stock.pop
 
-    Asleep, each arrival still looks its first block up.  Whether that is cached later, by a request that was
-    running already or shares with none, is not learned.  `shield` wraps what the pool calls.
-    """
+    class WatchedMap(stock):  # type: ignore[misc]
+        """Called for every block: one look-up if no request waits for it."""
 
-    def __init__(self, pool: Any, mirror: BlockMirror, shield: Shield) -> None:
-        self._pool = pool
-        self._mirror = mirror
-        self._shield = shield
-        self._table: object = None
-        """The pool's table if it is watched, else None."""
-        self._quiet_steps = 0
+        def insert(self, key: Any, block: Any) -> None:
+            stock_insert(self, key, block)
+            if key in wanted:
+                call(mirror.block_cached, key)
 
-    @property
-    def watches(self) -> bool:
-        """Whether the mirror learns of every block."""
-        return self._pool.cached_block_hash_to_block is self._table
+        def pop(self, key: Any, block_id: int) -> Any:
+            block = stock_pop(self, key, block_id)
+            if key in wanted:
+                call(mirror.block_gone, key)
+            return block
 
-    def update(self, matters: bool) -> None:
-        """Watch or sleep; once a step.  O(1); O(symbols) when it wakes, or a reset made a new table."""
-        table = self._pool.cached_block_hash_to_block
-        self._quiet_steps = 0 if matters else self._quiet_steps + 1
-        if matters and table is not self._table:
-            self._table = table
-            give_back(table)
-            table.__class__ = self._watched(type(table))
-            self._mirror.reset()
-        elif table is not self._table or self._quiet_steps >= _QUIET_STEPS:
-            self._table = None
-            give_back(table)
-
-    def _watched(self, stock: Any) -> type:
-        """Return a class for the pool's table that tells the mirror of the keys it wants."""
-        call, mirror, wanted = self._shield.call, self._mirror, self._mirror.wanted()
-        stock_insert, stock_pop = stock.insert, stock.pop
-
-        class WatchedMap(stock):  # type: ignore[misc]
-            """Called for every block: one look-up if no request waits."""
-
-            def insert(self, key: Any, block: Any) -> None:
-                stock_insert(self, key, block)
-                if key in wanted:
-                    call(mirror.block_cached, key)
-
-            def pop(self, key: Any, block_id: int) -> Any:
-                block = stock_pop(self, key, block_id)
-                if key in wanted:
-                    call(mirror.block_gone, key)
-                return block
-
-        return WatchedMap
+    table.__class__ = WatchedMap
+    mirror.reset()
 
 
 def group_suffix(group: int) -> bytes:

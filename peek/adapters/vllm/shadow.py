@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from peek.adapters.mirror import GroupMirror
 from peek.adapters.shadow import Shadow
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import layout_of, parameters_of
+from peek.adapters.vllm.queue import RankedQueue
+from peek.adapters.vllm.seams import parameters_of
 from peek.config import PeekConfig
-from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveBlocks, folded
 
 
-def why_no_shadow(scheduler: Any) -> str | None:
+def why_no_shadow(adapter: VllmAdapter) -> str | None:
     """Return why the virtual engine differs from this one, None if it does not."""
-    from vllm.v1.core.sched.request_queue import SchedulingPolicy
-
-    if scheduler.policy != SchedulingPolicy.FCFS:
+    if isinstance(adapter.scheduler.waiting, RankedQueue):
         return "requests are scheduled by priority"
-    layout = layout_of(scheduler)
-    if isinstance(layout, str) or not layout.is_plain:
+    if isinstance(adapter.mirror, GroupMirror):
         return "the model's KV cache has several groups, or a draft model"
     return None
 
@@ -81,18 +79,14 @@ class VllmShadow:
             self.account.admitted(admitted.req_id, int(admitted.num_computed_tokens))
         for request_id in output.finished_req_ids:
             self._end(request_id)
-        tokens = kv_tokens = 0
-        pairs = 0.0
+        chunks, decoded = [], []
         for request_id, count in output.num_scheduled_tokens.items():
-            request = self._here.get(request_id)
-            computed = 0 if request is None else int(request.num_computed_tokens)
-            tokens += count
+            computed = int(self._scheduler.requests[request_id].num_computed_tokens)  # with these
             if count == 1:
-                kv_tokens += computed
+                decoded.append(computed)
             else:
-                pairs += chunk_pairs(computed - count, count)
-        if tokens:
-            self.account.steps.note(self._now, self._went_on, tokens, pairs, kv_tokens)
+                chunks.append((computed - count, count))
+        self.account.took_step(self._now, self._went_on, chunks, decoded)
 
     def _end(self, request_id: str) -> None:
         request = self._here.pop(request_id, None)
