@@ -303,7 +303,7 @@ def test_a_chain_of_nested_prefixes_needs_no_recursion() -> None:
     assert_empty(tree)
 
 
-def test_node_ids_are_reused() -> None:
+def test_ids_are_reused_and_belong_to_one() -> None:
     random = Random(7)
     tree = PendingTree()
     most_nodes = highest_id = 0
@@ -312,6 +312,9 @@ def test_node_ids_are_reused() -> None:
         tree.insert(str(step), key, random.choice(NAMESPACES))
         most_nodes = max(most_nodes, tree.node_count + len(list(tree.roots())))
         highest_id = max(highest_id, tree.leaf(str(step)).uid)
+        ids = sorted(terminator.uid for terminator in tree.handles())
+        assert ids[-1] <= 20
+        assert len(set(ids)) == len(ids)
         if len(tree) > 20:
             tree.remove(random.choice(tree.requests()).request_id)
     assert highest_id <= most_nodes < 60
