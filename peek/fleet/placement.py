@@ -381,5 +381,5 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -
         tokens: i64 = replica.decode_tokens if own else replica.other_tokens
         answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
         backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
-    weight = replica.weight(waste) * MOVING if moves else replica.weight(waste)
+    weight = replica.weight(waste) * (MOVING if moves else 1.0)
     return backlog + weight * float(work) / replica.speed + turns * replica.usual_backlog

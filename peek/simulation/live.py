@@ -8,7 +8,6 @@ symbols of an answer are guesses until the caller tells them by `correct`, befor
 from __future__ import annotations
 
 from abc import abstractmethod
-from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -23,6 +22,7 @@ from peek.simulation.caches import BlockCache
 from peek.simulation.cost import StepTimes
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.workload import SimRequest, Workload
+from peek.trie.keys import unpack
 
 PATIENCE: Final = 3  # steps in a row without work after which the head of the queue counts as too large
 _MIX: Final = 0x1E3779B97F4A7C15  # an odd number whose multiples spread over 64 bits
@@ -142,7 +142,7 @@ class LiveBlocks(Live, BlockEngine):
         self._generated = 0
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        return self.arrived(Job(request, arrival_s, array("i", request.key)))
+        return self.arrived(Job(request, arrival_s, unpack(request.key)))
 
     def fresh_symbol(self) -> int:
         """Return the next symbol below 0, from -1 down; after the least comes -1 again."""
@@ -160,7 +160,7 @@ class LiveBlocks(Live, BlockEngine):
         super().plan()
 
     def learn(self, job: Job, answer: bytes) -> None:
-        names = array("i", answer)
+        names = unpack(answer)
         start = len(job.request.key) >> 2
         for symbol, name in zip(job.symbols[start:], names, strict=False):
             self.cache.rename(symbol, name)

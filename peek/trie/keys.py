@@ -74,7 +74,7 @@ def pack(key: object) -> bytes:
 
 
 def unpack(packed: bytes) -> list[int]:
-    """The symbols of a packed key, for display and tests."""
+    """The symbols of a packed key.  O(n)."""
     return list(struct.unpack(f"<{len(packed) >> 2}i", packed))
 
 
