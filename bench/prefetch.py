@@ -98,8 +98,7 @@ class PrefetchingEngine(TieredEngine):
             return []
         if self.mode == "arrival" or self.planner is None:
             return sorted(self.waiting, key=lambda job: job.arrival_s)
-        upcoming = (each.request_id for each in self.planner.upcoming(SOON))
-        return [self.jobs[name] for name in upcoming if name not in self._just_admitted]
+        return [self.jobs[each.request_id] for each in self.planner.upcoming(SOON)]
 
     def _missing(self, job: Job) -> list[int]:
         """Return the symbols that a job would load from storage now."""

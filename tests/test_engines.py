@@ -258,6 +258,9 @@ def test_what_holds_for_every_run(kind: str, workload: Workload, label: str | No
     assert_empty(engine)
     if engine.planner is not None:
         engine.planner.tree.check()
+        assert len(engine.planner) == 0
+        expectations = getattr(engine.planner._calls.policy, "expectations", None)
+        assert expectations is None or expectations.running == 0, "an answer was told before its admission"
 
 
 def check_arrival(engine: Watched, job: Job) -> None:

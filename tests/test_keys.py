@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from peek import InvalidKey, PeekError
 from peek.adapters.symbols import FIRST_LETTER, Alphabet
 from peek.testing.twins import common_length
 from peek.trie import keys
-from peek.trie.keys import MAX_SYMBOL, match_edge, match_span, pack, symbol_at, unpack
+from peek.trie.keys import MAX_SYMBOL, PageTable, match_edge, match_span, pack, symbol_at, unpack
 
 SYMBOLS = st.integers(0, MAX_SYMBOL)
 EDGE_SYMBOLS = [0, 1, 255, 256, 2**15 - 1, 2**16, 2**24, MAX_SYMBOL]
@@ -291,3 +292,39 @@ def test_wide_ids_are_spelled_again_and_their_symbols_used_again(prompts: list[l
     packed, kept = alphabet.pack([2**40])
     assert FIRST_LETTER <= unpack(packed)[0] < FIRST_LETTER + max(1, len(wide))
     assert len(kept) == 1
+
+
+PAGE = 3
+TEXTS = st.lists(st.integers(0, 1), min_size=PAGE, max_size=5 * PAGE).map(
+    lambda tokens: tokens[: len(tokens) // PAGE * PAGE]
+)
+
+
+@given(texts=st.lists(TEXTS, max_size=12), order=st.randoms(use_true_random=False))
+def test_equal_pages_have_equal_symbols(texts: list[list[int]], order: object) -> None:
+    table = PageTable(PAGE)
+    held: list[tuple[list[int], bytes]] = []
+    for i, tokens in enumerate(texts):
+        held.append((tokens, table.intern(pack(tokens))))
+        if i % 3 == 2:
+            order.shuffle(held)  # type: ignore[attr-defined]
+            table.release(held.pop()[1])
+        pages = Counter(
+            (tuple(text[at : at + PAGE]), symbol)
+            for text, symbols in held
+            for at, symbol in zip(range(0, len(text), PAGE), unpack(symbols), strict=True)
+        )
+        assert len(pages) == len({page for page, _ in pages}) == len({symbol for _, symbol in pages})
+        assert len(table) == len(pages)
+        for page, symbol in pages:
+            assert table.page(symbol) == pack(list(page))
+    for _, symbols in held:
+        table.release(symbols)
+    assert len(table) == 0
+
+
+def test_numbers_are_used_again() -> None:
+    table = PageTable(PAGE)
+    symbols = [unpack(table.intern(pack([i] * PAGE))) for i in range(3)]
+    table.release(pack(symbols[1]))
+    assert unpack(table.intern(pack([9] * PAGE))) == symbols[1]

@@ -1,4 +1,4 @@
-"""The parts of the SGLang adapter that need no SGLang: pages as symbols, namespaces as strings."""
+"""The parts of the SGLang adapter that need no SGLang: namespaces as strings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from array import array
-from collections import Counter
 from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
@@ -21,46 +20,9 @@ from peek.adapters.sglang import __all__ as public
 from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
 from peek.adapters.sglang.plugin import around_insert
 from peek.adapters.sglang.requests import Translator, stated_by
-from peek.adapters.sglang.views import PageTable
 from peek.adapters.symbols import ALONE, FIRST_LETTER, Alphabet, namespace_of, owner_of
 from peek.errors import InvalidKey
-from peek.trie.keys import pack, unpack
-
-PAGE = 3
-TEXTS = st.lists(st.integers(0, 1), min_size=PAGE, max_size=5 * PAGE).map(
-    lambda tokens: tokens[: len(tokens) // PAGE * PAGE]
-)
-
-
-@given(texts=st.lists(TEXTS, max_size=12), order=st.randoms(use_true_random=False))
-def test_equal_pages_have_equal_symbols(texts: list[list[int]], order: object) -> None:
-    table = PageTable(PAGE)
-    held: list[tuple[list[int], bytes]] = []
-    for i, tokens in enumerate(texts):
-        held.append((tokens, table.intern(pack(tokens))))
-        if i % 3 == 2:
-            order.shuffle(held)  # type: ignore[attr-defined]
-            table.release(held.pop()[1])
-        pages = Counter(
-            (tuple(text[at : at + PAGE]), symbol)
-            for text, symbols in held
-            for at, symbol in zip(range(0, len(text), PAGE), unpack(symbols), strict=True)
-        )
-        assert len(pages) == len({page for page, _ in pages}) == len({symbol for _, symbol in pages})
-        assert len(table) == len(pages)
-        for page, symbol in pages:
-            assert table.page(symbol) == pack(list(page))
-    for _, symbols in held:
-        table.release(symbols)
-    assert len(table) == 0
-
-
-def test_numbers_are_used_again() -> None:
-    table = PageTable(PAGE)
-    symbols = [unpack(table.intern(pack([i] * PAGE))) for i in range(3)]
-    table.release(pack(symbols[1]))
-    assert unpack(table.intern(pack([9] * PAGE))) == symbols[1]
-
+from peek.trie.keys import pack
 
 NAMES = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(["null", "[", '",', "\ud800"]))
 

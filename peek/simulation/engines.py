@@ -110,7 +110,6 @@ class SimEngine(ABC):
         self.jobs: dict[str, Job] = {}
         self._placed: Plan | None = None  # the plan whose order the queue has now
         self._just_arrived: list[Job] = []
-        self._just_admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
         self._followers: dict[str, list[SimRequest]] = {}
         self._held_back: deque[SimRequest] = deque()
@@ -238,8 +237,7 @@ class SimEngine(ABC):
         """Queue `job`, for the first time or again; the planner is told in the next cycle."""
         self.waiting.append(job)
         self._placed = None
-        if self._just_admitted.pop(job.request_id, None) is None:
-            self._just_arrived.append(job)
+        self._just_arrived.append(job)
 
     def withdraw(self, job: Job) -> None:
         """Take a withdrawn job out of the queue; the planner is told at once.  O(waiting)."""
@@ -251,21 +249,19 @@ class SimEngine(ABC):
             self.planner.remove(job.request_id, admitted=False)
 
     def leave(self, count: int) -> None:
-        """Take the first `count` jobs, now admitted, off the queue; the planner is told in the next cycle."""
-        for job in self.waiting[:count]:
-            self._just_admitted[job.request_id] = job
+        """Take the first `count` jobs, now admitted, off the queue; the planner is told at once."""
+        if self.planner is not None:
+            for job in self.waiting[:count]:
+                self.planner.remove(job.request_id, True, job.last_uncached)
         del self.waiting[:count]
 
     def plan(self) -> None:
-        """Run a cycle if there is a planner: tell it of arrivals and departures, and take its order."""
+        """Run a cycle if there is a planner: tell it of arrivals, and take its order."""
         planner = self.planner
         if planner is None:
             return
-        for job in self._just_admitted.values():
-            planner.remove(job.request_id, True, job.last_uncached)
         for job in self._just_arrived:
             planner.add(self._pending(job))
-        self._just_admitted.clear()
         self._just_arrived.clear()
         if self.waiting:
             plan = planner.plan(self.view(), self.planner_now())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 import struct
 import sys
-from typing import Final
+from typing import Final, final
 
 import numpy as np
 from mypy_extensions import i32, i64
@@ -244,3 +244,66 @@ def heads_of(packed: bytes, unit_tokens: int = 1) -> tuple[object, ...]:
             found.append(hash(packed[:end]))
         last = end
     return tuple(found)
+
+
+@final
+class PageTable:
+    """Interns pages of `page_tokens` >= 2 packed int32 tokens: equal pages in use have equal symbols."""
+
+    def __init__(self, page_tokens: int) -> None:
+        self._page_bytes: i64 = page_tokens * SYMBOL_BYTES
+        self._symbols: dict[bytes, int] = {}
+        self._pages: list[bytes] = []
+        self._users: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        """Number of pages in use."""
+        return len(self._symbols)
+
+    def intern(self, tokens: bytes) -> bytes:
+        """Return the packed symbols of whole pages of packed tokens.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at < len(tokens):
+            page = tokens[at : at + self._page_bytes]
+            symbol = self._symbols.get(page, -1)
+            if symbol < 0:
+                if not self._free:
+                    self._free.append(len(self._pages))
+                    self._pages.append(b"")
+                    self._users.append(0)
+                symbol = self._symbols[page] = self._free.pop()
+                self._pages[symbol] = page
+            self._users[symbol] += 1
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols)
+
+    def known(self, tokens: bytes) -> bytes:
+        """Return the same up to the first page that no request has; intern nothing.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at + self._page_bytes <= len(tokens):
+            symbol = self._symbols.get(tokens[at : at + self._page_bytes], -1)
+            if symbol < 0:
+                break
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols) if symbols else b""
+
+    def release(self, symbols: bytes) -> None:
+        """Drop one request's use of these pages.  O(pages)."""
+        at: i64 = 0
+        while at < len(symbols):
+            symbol = symbol_at(symbols, at)
+            self._users[symbol] -= 1
+            if self._users[symbol] == 0:
+                del self._symbols[self._pages[symbol]]
+                self._pages[symbol] = b""
+                self._free.append(symbol)
+            at += SYMBOL_BYTES
+
+    def page(self, symbol: int) -> bytes:
+        """Return the packed tokens of a page."""
+        return self._pages[symbol]

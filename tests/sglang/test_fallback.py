@@ -7,7 +7,7 @@ import logging
 import pytest
 from bench_cost import cache_prompt
 from sglang_lab import CORES, SchedulePolicy, make_request, make_world
-from sglang_small import attach
+from sglang_small import attach, limits
 from sglang_tree import match_len
 
 from peek import EngineMismatch, InvalidConfig
@@ -70,6 +70,15 @@ def test_a_version_that_lacks_something_is_named(name: str, caplog: pytest.LogCa
         attach(world, "peek")
     assert attach(world, "peek", strict=False).adapter is None
     assert name in caplog.text
+
+
+@pytest.mark.parametrize("name", [*vars(limits()), "running_batch.reqs"])
+def test_so_is_what_its_scheduler_lacks(name: str) -> None:
+    scheduler = limits()
+    owner, last = (scheduler.running_batch, "reqs") if "." in name else (scheduler, name)
+    delattr(owner, last)
+    with pytest.raises(EngineMismatch, match=f"has no {name}"):
+        attach(make_world(1000), "peek", scheduler)
 
 
 # -- eviction ------------------------------------------------------------------------------------------

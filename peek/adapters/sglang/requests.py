@@ -10,11 +10,10 @@ from weakref import ref
 
 from peek.adapters.engine_adapter import Stated, Statements, first_text
 from peek.adapters.recording import Asked, Recorder
-from peek.adapters.sglang.views import PageTable
 from peek.adapters.symbols import ALONE, Alphabet, Letter, namespace_of
 from peek.errors import InvalidKey
 from peek.trie.continuations import Continuations
-from peek.trie.keys import SYMBOL_BYTES, heads_of
+from peek.trie.keys import SYMBOL_BYTES, PageTable, heads_of
 
 
 def prompt_of(request: Any) -> tuple[Any, int]:
