@@ -37,7 +37,7 @@ Edit = tuple[str, str, str]
 
 def _divided(by: str) -> list[Edit]:
     """Divide an edge's tokens by another function of `node.count`, or by nothing if `by` is empty."""
-    share = "parent.depth) * self.unit) / count,"
+    share = "group.node.depth) * self.unit) / count"
     return [
         ("frontier", " / float(node.count)", by.format("float(node.count)")),
         ("frontier", share, share.replace(" / count", by.format("count"))),
@@ -63,10 +63,7 @@ def _power(value: str) -> list[Edit]:
 
 VARIANTS: Final[dict[str, list[Edit]]] = {
     "as it is": [],
-    "at_risk left out": [
-        ("frontier", "min(1.0 + risk, MOST_LEVERAGE) * lightness", "lightness"),
-        ("frontier", "np.minimum(1.0 + at_risk * table[_PER_WORK], MOST_LEVERAGE)", "1.0"),
-    ],
+    "at_risk left out": [("frontier", "min(1.0 + risk, MOST_LEVERAGE) * lightness", "lightness")],
     "leverage not bounded": _constant("frontier", "MOST_LEVERAGE", "1e9"),
     "edges divided by the root of count": _divided(" / math.sqrt({})"),
     "edges not divided": _divided(""),
@@ -76,7 +73,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "sharing makes nothing smaller": _constant("frontier", "MOST_SHARERS", "1.0"),
     "sharing not bounded": _constant("frontier", "MOST_SHARERS", "1e9"),
     "sharing bounded in a burst, too": _cohort("0.0"),
-    "sharing by the root of ages": _cohort("np.sqrt(age_s / oldest_s)"),
+    "sharing by the root of ages": _cohort("math.sqrt(age_s / oldest_s)"),
     "answers not learned": [
         ("expectations", "ratio = min(max(length / whole.mean", "ratio = 1.0 or min(max(length / whole.mean")
     ],
@@ -87,7 +84,6 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "requests at once not bounded": _constant("expectations", "MOST_AT_ONCE", "1e9"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
     "age itself": [
-        ("frontier", "mean_s * _raised(1.0 + age_s / (PATIENCE * mean_s), PATIENCE)", "age_s"),
         ("frontier", "mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)", "age_s"),
     ],
     "patience 4": _constant("frontier", "PATIENCE", "4"),

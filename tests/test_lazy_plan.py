@@ -16,7 +16,7 @@ from peek.adapters.mirror import BlockMirror
 from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
-from peek.policy.default.frontier import Below
+from peek.policy.default.frontier import Below, Waiting
 from peek.policy.default.policy import PeekPolicy
 from peek.trie.keys import pack
 from peek.trie.node import Node
@@ -271,11 +271,11 @@ def test_a_cache_that_tells_nothing_makes_nothing_anew_where_it_stands() -> None
     policy = planner.policy
     assert isinstance(policy, PeekPolicy)
     assert policy._frontier is not None
-    columns = policy._frontier.columns
+    start = policy._frontier._start
     cache.insert([7, 7])
     planner.plan(cache, 31.0)
     assert planner.stats.cache_calls == 40
-    assert policy._frontier.columns is columns
+    assert policy._frontier._start == start
     assert planner.request("r7").cached_len == 2
 
 
@@ -329,12 +329,15 @@ def frontier(planner: Planner) -> tuple[set[tuple[str, bytes]], set[tuple[object
         return next(name for name, root in planner.tree.roots() if root is at), b"".join(reversed(edges))
 
     pieces: set[tuple[object, ...]] = set()
-    for owner in kept.owners:
-        if isinstance(owner, Below):
-            pieces.add((*path(owner.node), owner.work, owner.tokens))
-        elif owner is not None:
-            pieces.add((owner.terminator.request.request_id, owner.work, owner.length))
-    return {path(each.node) for each in kept._groups if each is not None}, pieces
+    for place, piece in enumerate(kept.pieces):
+        assert piece.place == place
+        if isinstance(piece, Below):
+            pieces.add((*path(piece.node), piece.work, piece.tokens))
+        else:
+            assert isinstance(piece, Waiting)
+            pieces.add((piece.terminator.request.request_id, piece.work, piece.length))
+    assert [group.group for group in kept.groups] == list(range(len(kept.groups)))
+    return {path(group.node) for group in kept.groups}, pieces
 
 
 @pytest.mark.parametrize("tail", [2, 5000])

@@ -6,15 +6,11 @@ above a piece are a number of the group that it hangs from.
 
 Most numbers behind a piece's index change only when a request below arrives or leaves, or when the cache
 gains or loses a part of its path.  The tree's journal tells of each of these changes.  Only the age and the
-tokens at risk above change all the time.  So pieces are rows of columns, and an order computes all indices in
-a few vector operations.
+tokens at risk above change all the time.  So each piece keeps its numbers, and an order computes all indices
+in one native loop.
 
 `Below` holds what the frontier knows of a node, `Waiting` what it knows of a request, each in a list by
 `uid`.  A `uid` is used again, so each entry names its node or request; an entry of another one is stale.
-
-A new row of the columns is written natively into a buffer.  All new rows enter the columns together, with the
-next question.  Two versions of the buffer stand side by side, as in `peek.trie.keys`: a native one for the
-compiled build and an `array` for the interpreted one.
 
 `BestFirst` gives the order as far as it is asked for, by the rule of `peek.policy.default.policy`.
 """
@@ -23,23 +19,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from array import array
-from typing import Any, Final, final
+from typing import Final, final
 
-import numpy as np
 from mypy_extensions import i64
 
 from peek.policy.base import RequestStream
 from peek.policy.default.expectations import NOTHING, Expectations, Expected
 from peek.request import PendingRequest
-from peek.trie.keys import COMPILED
 from peek.trie.node import Node, Terminator
 from peek.trie.pending_tree import Bookmark, PendingTree
-
-try:  # noqa: SIM105
-    from librt.strings import BytesWriter, write_f64_le
-except ImportError:  # pragma: no cover - an interpreted install on a platform without librt
-    pass
 
 MIN_WAIT_S: Final = 1e-3
 """Least age of a request in seconds, so that the indices of new requests are not all zero."""
@@ -62,171 +50,86 @@ PATIENCE: Final = 8
 """How the factor of age bends, see `aged`.  With 1 it is a straight line, and a large request waits many
 times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
-_WIDTH: Final = 8
-"""Numbers of a new row: its slot, then those of the columns."""
-_SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
-
 _LATE: Final = 1 << 62
 """A number above all sequence numbers."""
-_LEAST: Final = math.ulp(0.0)
-"""The least index of a piece; it tells pieces from free slots."""
 
 
 @final
-class Columns:
-    """The numbers that the index of each piece is made of, by slot.
-
-        since, first    arrival in seconds and sequence number of its oldest request
-        lightness       size ** -0.4; 0 where the slot is free
-        per_work        count / work, in 1 / tokens
-        at_risk         tokens at risk on the piece's own edge, for one of its requests
-        group           number of the group that the piece hangs from
-        sharing         factor of the lightness if all sharers count, see `cohort`
-
-    Attributes:
-        oldest_s, mean_s: age of the oldest piece and mean age of the pieces of each namespace at the last
-            `indices`, in seconds; at the place of its root's group, one number where there is one namespace.
-    """
+class Ages:
+    """Ages in seconds of a namespace's pieces; the oldest and the mean are `MIN_WAIT_S` at least."""
 
     def __init__(self) -> None:
-        self.oldest_s: Any = ()
-        self.mean_s: Any = ()
-        self._table: Any = np.empty((_WIDTH - 1, 0))
-        self._empty()
+        self.oldest_s: float = MIN_WAIT_S
+        self.mean_s: float = MIN_WAIT_S
+        self._sum_s: float = 0.0
+        self._count: i64 = 0
 
-    def _empty(self) -> None:
-        """Start an empty buffer of new rows."""
-        self._new: i64 = 0
-        if COMPILED:
-            self._writer = BytesWriter()
-        else:
-            self._array: Any = array("d")
+    def note(self, age_s: float) -> None:
+        """Count one more piece.  O(1)."""
+        self._count += 1
+        self._sum_s += age_s
+        self.oldest_s = max(self.oldest_s, age_s)
+        self.mean_s = max(MIN_WAIT_S, self._sum_s / float(self._count))
 
-    def put(
-        self,
-        slot: i64,
-        since: float,
-        first: i64,
-        lightness: float,
-        per_work: float,
-        at_risk: float,
-        group: i64,
-        sharing: float,
-    ) -> None:
-        """Write the row of a new or changed piece.  O(1)."""
-        self._new += 1
-        if COMPILED:
-            writer = self._writer
-            write_f64_le(writer, float(slot))
-            write_f64_le(writer, since)
-            write_f64_le(writer, float(first))
-            write_f64_le(writer, lightness)
-            write_f64_le(writer, per_work)
-            write_f64_le(writer, at_risk)
-            write_f64_le(writer, float(group))
-            write_f64_le(writer, sharing)
-        else:
-            self._array.extend((slot, since, first, lightness, per_work, at_risk, group, sharing))
 
-    def drop(self, slot: i64) -> None:
-        """Free the slot of a piece that is gone.  O(1)."""
-        self.put(slot, math.inf, 0, 0.0, 0.0, 0.0, 0, 1.0)
+NO_AGES: Final = Ages()
 
-    def indices(self, now: float, above: Any, tops: list[int], power: i64) -> Any:
-        """Compute the index of every piece; it is zero where a slot is free.
 
-        Args:
-            now: seconds, same clock as `since`.
-            above: tokens at risk above each group, for one request.
-            tops: of each group, the group of its namespace's root; empty if there is one namespace.
-            power: exponent of all factors but the age.
-        """
-        if self._new > 0:  # the rows written since the last question; the later row of a slot wins
-            packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
-            self._empty()
-            new = np.frombuffer(packed).reshape(-1, _WIDTH)
-            slots = new[:, 0].astype(np.intp)
-            wide = int(slots.max()) + 1
-            if wide > self._table.shape[1]:
-                grown = np.zeros((_WIDTH - 1, max(wide, 2 * self._table.shape[1])))
-                grown[_SINCE] = math.inf
-                grown[:, : self._table.shape[1]] = self._table
-                self._table = grown
-            self._table[:, slots] = new[:, 1:].T
-        table = self._table
-        age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
-        group = table[_GROUP].astype(np.intp)
-        at_risk = above[group] + table[_AT_RISK]
-        live = table[_LIGHTNESS] > 0.0
-        if tops:
-            top = np.array(tops, dtype=np.intp)[group]
-            self.oldest_s = np.full(len(tops), MIN_WAIT_S)
-            np.maximum.at(self.oldest_s, top, age_s)
-            sums_s = np.bincount(top, live * age_s, len(tops))
-            self.mean_s = np.maximum(MIN_WAIT_S, sums_s / np.maximum(1.0, np.bincount(top, live, len(tops))))
-            oldest_s, mean_s = self.oldest_s[top], self.mean_s[top]
-        else:
-            oldest_s = age_s.max(initial=MIN_WAIT_S)
-            # not `live @ age_s`: BLAS would start threads, and its sums would hang on their number
-            mean_s = max(MIN_WAIT_S, np.add.reduce(age_s, where=live) / max(1, np.count_nonzero(live)))
-            self.oldest_s, self.mean_s = (oldest_s,), (mean_s,)
-        sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
-        leverage = np.minimum(1.0 + at_risk * table[_PER_WORK], MOST_LEVERAGE)
-        factors = _raised(leverage * (table[_LIGHTNESS] * sharing), power)
-        return mean_s * _raised(1.0 + age_s / (PATIENCE * mean_s), PATIENCE) * factors
+class Contender:
+    """A node or a request, and the numbers of its index while it is a piece.
 
-    def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
-        """Find the best `most` pieces, best first, ties by age; all `live` pieces if there are no more.
+    Attributes:
+        start: the frontier's generation that its place belongs to; in another one that means nothing.
+        place: where it stands among the frontier's pieces; -1 while it is none.
+        hangs_from: the group above it, None until it is a piece.
+        since, first: arrival in seconds and sequence number of its oldest request.
+        lightness: size ** -0.4; -1 until it is computed.
+        per_work: requests / tokens of work.
+        at_risk: tokens at risk on the piece's own edge, for one of its requests.
+        sharing: factor of the lightness if all sharers count, see `cohort`.
+        key: the negated index as of the last `Frontier.look`, so that the smallest key goes first.
+    """
 
-        Returns their slots and their negated indices.  O(slots + m log m), where m counts these pieces and
-        those that tie with the last of them.
-        """
-        least = _LEAST
-        if most < live:
-            ranked = indices.copy()
-            ranked.partition(indices.size - most)
-            least = ranked[indices.size - most]
-        slots = (indices >= least).nonzero()[0]
-        keys = -indices[slots]
-        order = keys.argsort()
-        numbers: list[float] = keys[order].tolist()
-        if len(set(numbers)) < len(numbers):
-            table = self._table
-            order = np.lexsort((table[_FIRST][slots], table[_SINCE][slots], keys))
-        found: list[int] = slots[order].tolist()
-        return found[:most], numbers[:most]
+    def __init__(self, start: i64, since: float, first: i64) -> None:
+        self.start: i64 = start
+        self.place: i64 = -1
+        self.hangs_from: Below | None = None
+        self.since: float = since
+        self.first: i64 = first
+        self.lightness: float = -1.0
+        self.per_work: float = 1.0
+        self.at_risk: float = 0.0
+        self.sharing: float = 1.0
+        self.key: float = 0.0
 
 
 @final
-class Below:
+class Below(Contender):
     """What the frontier knows of a node: its group or piece, and sums over the requests at or below it.
 
     Attributes:
         node: the node.
-        slot, group: the slot of the piece or the number of the group that the node is; -1 for none.
-        start: the frontier's generation that slot and group belong to; in another one they mean nothing.
+        group: where it stands among the frontier's groups; -1 while it is none.
+        above, ages: of a group, as of `Frontier.look`: tokens at risk above what hangs from it, for one
+            request, and the ages in its namespace.
+        seen: the call of `Frontier.look` that last wrote them.
         round: the call of `Frontier.follow` that last made the node's piece.
         tokens: sum of prompt lengths, tokens.
         lasting: the same sum, each prompt times its `Expected.ratio`, tokens.
         work: tokens to compute, every uncached edge once; a float, as sums of huge prompts exceed 64 bits.
-        since, first: arrival in seconds and sequence number of the oldest request.
-        lightness, sharing: of the piece that the node is, see `weigh`; a lightness of -1 says that they are
-            not computed yet.
     """
 
     def __init__(self, node: Node, start: i64) -> None:
+        super().__init__(start, math.inf, _LATE)
         self.node = node
-        self.start: i64 = start
-        self.slot: i64 = -1
         self.group: i64 = -1
+        self.above: float = 0.0
+        self.ages: Ages = NO_AGES
+        self.seen: i64 = 0
         self.round: i64 = 0
         self.tokens: float = 0.0
         self.lasting: float = 0.0
         self.work: float = 0.0
-        self.since: float = math.inf
-        self.first: i64 = _LATE
-        self.lightness: float = -1.0
-        self.sharing: float = 1.0
 
     def weigh(self, cached: float) -> None:
         """Compute `lightness` and `sharing`; `cached` tokens of each prompt are cached or paid for.  O(1)."""
@@ -239,24 +142,20 @@ class Below:
 
 
 @final
-class Waiting:
-    """What the frontier knows of a request: the slot of its piece, -1 for none, and what is expected of it.
+class Waiting(Contender):
+    """What the frontier knows of a request, and what is expected of it.
 
-    `start` is as in `Below`.  `since` is its arrival in seconds.
-    `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
-    is the request's own once that key is paid; -1 until it is computed.
+    `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness` is the
+    request's own once that key is paid.
     """
 
     def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
+        super().__init__(start, since, terminator.request.sequence)
         self.terminator = terminator
-        self.start: i64 = start
         self.expected = expected
-        self.since: float = since
-        self.slot: i64 = -1
         self.depth: i64 = -1
         self.length: float = 1.0
         self.work: float = 1.0
-        self.lightness: float = -1.0
 
     def lightened(self) -> float:
         """Return `lightness`, computed if need be.  O(1)."""
@@ -276,6 +175,14 @@ def aged(age_s: float, mean_s: float) -> float:
     return mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)
 
 
+def index(risk: float, lightness: float, sharing: float, age_s: float, ages: Ages, power: i64) -> float:
+    """The index of a piece: `aged` times `urgency`, with the factor of `cohort` on its lightness.  O(1)."""
+    age_s = max(MIN_WAIT_S, age_s)
+    if sharing > 1.0:
+        lightness *= cohort(sharing, age_s, ages.oldest_s)
+    return aged(age_s, ages.mean_s) * urgency(risk, lightness, power)
+
+
 def urgency(risk: float, lightness: float, power: i64) -> float:
     """The index without its age: the leverage times the lightness, to a whole power.  O(log power).
 
@@ -292,18 +199,6 @@ def _raised_one(base: float, power: i64) -> float:
             raised *= base
         base *= base
         power >>= 1
-    return raised
-
-
-def _raised(base: Any, power: i64) -> Any:
-    """Compute `_raised_one` for vectors, equal to the last bit."""
-    raised: Any = None
-    while power > 0:
-        if power & 1:
-            raised = base if raised is None else raised * base
-        power >>= 1
-        if power:
-            base = base * base
     return raised
 
 
@@ -355,10 +250,8 @@ class Frontier:
     """The pieces of one tree.
 
     Attributes:
-        columns: the numbers of the pieces.
+        pieces: what competes, in no order.
         known: what is known of each node, by `uid`; see `below`.
-        owners: by slot, the prefix or request that a piece is; None where a slot is free.
-        live: number of pieces.
     """
 
     def __init__(self, tree: PendingTree, expectations: Expectations) -> None:
@@ -368,6 +261,7 @@ class Frontier:
         self._epoch: i64 = -1
         self._round: i64 = 0
         self._start: i64 = 0
+        self._looks: i64 = 0
         self.known: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
         self.unit: i64 = 1
@@ -384,7 +278,7 @@ class Frontier:
         if below is not None:
             if below.start != self._start:
                 below.start = self._start
-                below.slot = below.group = -1
+                below.place = below.group = -1
             if below.node is node:
                 return below
             self._forget(below)  # its node is gone
@@ -403,9 +297,9 @@ class Frontier:
         if waiting is not None:
             if waiting.start != self._start:
                 waiting.start = self._start
-                waiting.slot = waiting.depth = -1
+                waiting.place = waiting.depth = -1
             if waiting.terminator is not terminator:
-                if waiting.slot >= 0:
+                if waiting.place >= 0:
                     self._release(waiting)
                 waiting = None
         request = terminator.request
@@ -421,33 +315,32 @@ class Frontier:
         return waiting
 
     def _forget(self, below: Below) -> None:
-        """Free the slot and the group of a node."""
-        if below.slot >= 0:
+        """Let a node be neither piece nor group."""
+        if below.place >= 0:
             self._release(below)
         if below.group >= 0:
             self._leave_group(below)
 
     def _leave_group(self, below: Below) -> None:
-        self._groups[below.group] = None
-        self._free_groups.append(below.group)
+        last = self.groups.pop()
+        if last is not below:
+            last.group = below.group
+            self.groups[last.group] = last
         below.group = -1
 
-    def _release(self, owner: Below | Waiting) -> None:
-        slot = owner.slot
-        owner.slot = -1
-        self.columns.drop(slot)
-        self.owners[slot] = None
-        self._free.append(slot)
-        self.live -= 1
+    def _release(self, piece: Contender) -> None:
+        last = self.pieces.pop()
+        if last is not piece:
+            last.place = piece.place
+            self.pieces[last.place] = last
+        piece.place = -1
 
-    def _take(self, owner: Below | Waiting) -> i64:
-        self.live += 1
-        if self._free:
-            slot: i64 = self._free.pop()
-            self.owners[slot] = owner
-            return slot
-        self.owners.append(owner)
-        return len(self.owners) - 1
+    def _take(self, piece: Contender, group: Below) -> None:
+        """Let something hang from a group as a piece, if it does not yet.  O(1)."""
+        piece.hangs_from = group
+        if piece.place < 0:
+            piece.place = len(self.pieces)
+            self.pieces.append(piece)
 
     # -- following the tree ------------------------------------------------------------------------
 
@@ -466,12 +359,8 @@ class Frontier:
             self._epoch = tree.epoch
             self.unit = unit_tokens
             self._start += 1
-            self.columns = Columns()
-            self.owners: list[Below | Waiting | None] = []
-            self.live: i64 = 0
-            self._free: list[int] = []
-            self._groups: list[Below | None] = []
-            self._free_groups: list[int] = []
+            self.pieces: list[Contender] = []
+            self.groups: list[Below] = []
             for _, root in tree.roots():
                 self._enter(root)
             return
@@ -485,7 +374,7 @@ class Frontier:
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
-                if waiting.start == self._start and waiting.slot >= 0:
+                if waiting.start == self._start and waiting.place >= 0:
                     self._release(waiting)
                 self._waiting[terminator.uid] = None
 
@@ -504,11 +393,10 @@ class Frontier:
         while parent is not None:
             path.append(parent)
             parent = parent.parent
-        group: i64 = -1
+        group: Below | None = None
         while path:
             current = path.pop()
-            above = current.parent
-            if above is not None and uncached_symbols(current, above, self._epoch) > 0:
+            if group is not None and uncached_symbols(current, group.node, self._epoch) > 0:
                 self._refresh(current, group)
                 return
             below = self.below(current)
@@ -516,27 +404,23 @@ class Frontier:
                 self._enter(current)
             elif current is node:
                 self._add_own(below)
-            group = below.group
+            group = below
 
     def _enter(self, top: Node) -> None:
         """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
         entering: list[Below] = [self.below(top)]
         while entering:
             below = entering.pop()
-            if below.slot >= 0:
+            if below.place >= 0:
                 self._release(below)
-            if self._free_groups:
-                below.group = self._free_groups.pop()
-                self._groups[below.group] = below
-            else:
-                below.group = len(self._groups)
-                self._groups.append(below)
+            below.group = len(self.groups)
+            self.groups.append(below)
             if below.node.terminator is not None:
                 self._add_own(below)
             kid = below.node.kid
             while kid is not None:
                 if uncached_symbols(kid, below.node, self._epoch) > 0:
-                    self._refresh(kid, below.group)
+                    self._refresh(kid, below)
                 else:
                     known = self.below(kid)
                     if known.group < 0:
@@ -553,57 +437,45 @@ class Frontier:
         terminator = below.node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
-            if waiting.slot >= 0:
+            if waiting.place >= 0:
                 return
-            waiting.slot = self._take(waiting)
-            self._put_own(waiting, below.group)
+            self._put_own(waiting, below)
             terminator = terminator.next
 
-    def _put_own(self, waiting: Waiting, group: i64) -> None:
-        first = waiting.terminator.request.sequence
-        per_work = 1.0 / waiting.work
-        self.columns.put(waiting.slot, waiting.since, first, waiting.lightened(), per_work, 0.0, group, 1.0)
+    def _put_own(self, waiting: Waiting, group: Below) -> None:
+        waiting.lightened()
+        waiting.per_work = 1.0 / waiting.work
+        self._take(waiting, group)
 
     def renew(self, terminator: Terminator) -> None:
         """Update the piece of a request whose expected answer has changed; called after `follow`."""
         waiting = self.waiting(terminator)
         waiting.lightness = -1.0
         node: Node | None = terminator.node
-        if waiting.slot >= 0 and node is not None:
-            self._put_own(waiting, self.below(node).group)
+        if waiting.place >= 0:
+            waiting.lightened()
             return
-        while node is not None and self.below(node).slot < 0:
+        while node is not None and self.below(node).place < 0:
             node = node.parent
         assert node is not None and node.parent is not None
-        self._refresh(node, self.below(node.parent).group)
+        self._refresh(node, self.below(node.parent))
 
-    def _refresh(self, top: Node, group: i64) -> None:
+    def _refresh(self, top: Node, group: Below) -> None:
         """Make the piece of an uncached prefix below a group anew.  O(nodes and requests below)."""
         piece = self.below(top)
         if piece.round == self._round:
             return
         piece.round = self._round
-        if piece.slot < 0:
-            piece.slot = self._take(piece)
         if top.kid is None and piece.group < 0:
             self._sum_own(piece)
         else:
             self._sum_up(piece)
-        parent = top.parent
-        assert parent is not None
         count = float(top.count)
-        cached = top.depth - uncached_symbols(top, parent, self._epoch)
+        cached = top.depth - uncached_symbols(top, group.node, self._epoch)
         piece.weigh(float(cached * self.unit))
-        self.columns.put(
-            piece.slot,
-            piece.since,
-            piece.first,
-            piece.lightness,
-            count / max(1.0, piece.work),
-            float((cached - parent.depth) * self.unit) / count,
-            group,
-            piece.sharing,
-        )
+        piece.per_work = count / max(1.0, piece.work)
+        piece.at_risk = float((cached - group.node.depth) * self.unit) / count
+        self._take(piece, group)
 
     def _sum_up(self, piece: Below) -> None:
         """Compute the sums of each node from a prefix down; only the prefix itself is a piece.
@@ -615,7 +487,7 @@ class Frontier:
         i: i64 = 0
         while i < len(found):
             below = found[i]
-            if i > 0 and below.slot >= 0:
+            if i > 0 and below.place >= 0:
                 self._release(below)
             if below.group >= 0:
                 self._leave_group(below)
@@ -652,7 +524,7 @@ class Frontier:
         terminator = node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
-            if waiting.slot >= 0:
+            if waiting.place >= 0:
                 self._release(waiting)
             sequence = terminator.request.sequence
             tokens += waiting.length
@@ -669,29 +541,77 @@ class Frontier:
         below.first = first
         below.lightness = -1.0
 
-    def above(self) -> tuple[list[float], list[int]]:
-        """Tokens at risk for one request that hangs from a group, and the group of its root.  O(groups)."""
+    # -- indices -----------------------------------------------------------------------------------
+
+    def look(self, now: float, power: i64, several: bool) -> None:
+        """Compute the index of each piece.  O(groups + pieces).
+
+        Args:
+            now: seconds, on the clock of the arrivals.
+            power: exponent of all factors but the age.
+            several: whether requests of more than one namespace wait.
+        """
+        self._look_above(several)
+        pieces = self.pieces
+        for piece in pieces:
+            assert piece.hangs_from is not None
+            piece.hangs_from.ages.note(max(MIN_WAIT_S, now - piece.since))
+        for piece in pieces:
+            group = piece.hangs_from
+            assert group is not None
+            risk = (group.above + piece.at_risk) * piece.per_work
+            piece.key = -index(risk, piece.lightness, piece.sharing, now - piece.since, group.ages, power)
+
+    def best(self, most: i64) -> list[Contender]:
+        """Return the best `most` pieces as of the last `look`, best first, ties by age.
+
+        O(pieces + m log m) where the older ones tend to be better.
+        """
+        found: list[Contender] = []
+        for piece in self.pieces:
+            if len(found) == most:
+                if not goes_before(piece, found[most - 1]):
+                    continue
+                found.pop()
+            low: i64 = 0
+            high: i64 = len(found)
+            while low < high:
+                middle = (low + high) >> 1
+                if goes_before(piece, found[middle]):
+                    high = middle
+                else:
+                    low = middle + 1
+            found.insert(low, piece)
+        return found
+
+    def _look_above(self, several: bool) -> None:
+        """Write `above` and new `ages` of each group: those of its namespace, or of all pieces in one."""
         known = self.known
-        at_risk = [-1.0] * len(self._groups)
-        tops = [0] * len(self._groups)
-        for below in self._groups:
-            path: list[Below] = []
-            while below is not None and at_risk[below.group] < 0.0:
+        self._looks += 1
+        common = Ages()
+        path: list[Below] = []
+        for group in self.groups:
+            below: Below | None = group
+            while below is not None and below.seen != self._looks:
                 path.append(below)
                 parent = below.node.parent
                 below = None if parent is None else known[parent.uid]
-            if not path:
-                continue
-            risk = 0.0 if below is None else at_risk[below.group]
-            top = path[-1].group if below is None else tops[below.group]
             while path:
-                below = path.pop()
-                parent = below.node.parent
-                if parent is not None:
-                    risk += edge_at_risk(below.node, parent, self.unit)
-                at_risk[below.group] = risk
-                tops[below.group] = top
-        return at_risk, tops
+                lower = path.pop()
+                lower.seen = self._looks
+                if below is None:
+                    lower.above, lower.ages = 0.0, Ages() if several else common
+                else:
+                    lower.above = below.above + edge_at_risk(lower.node, below.node, self.unit)
+                    lower.ages = below.ages
+                below = lower
+
+
+def goes_before(one: Contender, other: Contender) -> bool:
+    """Whether a piece goes before another one: by key, ties by age."""
+    if one.key != other.key:
+        return one.key < other.key
+    return one.since < other.since or (one.since == other.since and one.first < other.first)
 
 
 # -- the order --------------------------------------------------------------------------------------------
@@ -733,16 +653,15 @@ class Run:
 
     Args:
         at_risk: tokens at risk above the pieces, for one request.
-        oldest_s, mean_s: of the pieces' namespace, as in `Columns`.
+        ages: those of the pieces' namespace.
 
-    All are 0 for the frontier's own run, whose pieces each have values of their own.
+    They mean nothing in the frontier's own run, whose pieces each have values of their own.
     """
 
-    def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float, mean_s: float) -> None:
+    def __init__(self, pieces: list[Piece], at_risk: float, ages: Ages) -> None:
         self.pieces = pieces
         self.at_risk: float = at_risk
-        self.oldest_s: float = oldest_s
-        self.mean_s: float = mean_s
+        self.ages = ages
         self.at: i64 = 0
 
 
@@ -759,28 +678,21 @@ class BestFirst(RequestStream):
         self._frontier = frontier
         self._now: float = bounded(now)
         self._power: i64 = power
-        self._above, tops = frontier.above()
-        self._tops = tops if several else []
-        self._indices: object = frontier.columns.indices(self._now, np.array(self._above), self._tops, power)
-        self._surface = Run([], 0.0, 0.0, 0.0)
+        self._several = several
+        self._surface = Run([], 0.0, NO_AGES)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
         self._others: list[tuple[float, float, int, Run]] = []  # a heap by each run's next piece
 
     def _look(self, most: i64) -> None:
-        """Sort the frontier's best `most` pieces, and append those that the run does not have yet."""
-        run = self._surface
+        """Make the surface of the best `most` pieces; the same ones come first each time."""
         frontier = self._frontier
-        slots, keys = frontier.columns.best(self._indices, most, frontier.live)
-        for i in range(len(run.pieces), len(slots)):
-            owner = frontier.owners[slots[i]]
-            assert owner is not None
-            if isinstance(owner, Below):
-                piece = Piece(keys[i], owner.since, owner.first, owner.node, None)
-            else:
-                own = owner.terminator
-                piece = Piece(keys[i], owner.since, own.request.sequence, own.node, own.request)
-            run.pieces.append(piece)
+        frontier.look(self._now, self._power, self._several)
+        if most < len(frontier.pieces):
+            self._surface.pieces = [surfaced(each) for each in frontier.best(most)]
+        else:
+            self._surface.pieces = [surfaced(each) for each in frontier.pieces]
+            put_in_order(self._surface.pieces)
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.
@@ -809,8 +721,8 @@ class BestFirst(RequestStream):
     def _looks_on(self) -> bool:
         """Sort all pieces once the first ones have gone; return whether there were any more."""
         run = self._surface
-        if run.at < self._frontier.live:
-            self._look(self._frontier.live)
+        if run.at < len(self._frontier.pieces):
+            self._look(len(self._frontier.pieces))
         return run.at < len(run.pieces)
 
     def _below(self, node: Node, run: Run) -> Run:
@@ -821,47 +733,47 @@ class BestFirst(RequestStream):
         parent = node.parent
         assert parent is not None
         frontier = self._frontier
-        at_risk, oldest_s, mean_s = run.at_risk, run.oldest_s, run.mean_s
+        at_risk, ages = run.at_risk, run.ages
         if run is self._surface:
-            hangs_from = frontier.known[parent.uid]
-            assert hangs_from is not None
-            group = hangs_from.group
-            at_risk = self._above[group]
-            top = self._tops[group] if self._tops else 0
-            oldest_s = float(frontier.columns.oldest_s[top])
-            mean_s = float(frontier.columns.mean_s[top])
+            group = frontier.known[parent.uid]
+            assert group is not None
+            at_risk, ages = group.above, group.ages
         at_risk += edge_at_risk(node, parent, frontier.unit)
         below: list[Piece] = []
         terminator = node.terminator
         while terminator is not None:
-            request = terminator.request
             waiting = frontier.waiting(terminator)
-            since = waiting.since
-            age = aged(max(MIN_WAIT_S, self._now - since), mean_s)
-            key = -(age * urgency(at_risk / waiting.work, waiting.lightened(), self._power))
-            below.append(Piece(key, since, request.sequence, node, request))
+            risk, age_s = at_risk / waiting.work, self._now - waiting.since
+            key = -index(risk, waiting.lightened(), 1.0, age_s, ages, self._power)
+            below.append(Piece(key, waiting.since, waiting.first, node, terminator.request))
             terminator = terminator.next
         kid = node.kid
         while kid is not None:
-            below.append(self._piece_of(kid, at_risk * float(kid.count), oldest_s, mean_s))
+            below.append(self._piece_of(kid, at_risk * float(kid.count), ages))
             kid = kid.next
         put_in_order(below)
-        return Run(below, at_risk, oldest_s, mean_s)
+        return Run(below, at_risk, ages)
 
-    def _piece_of(self, kid: Node, at_risk: float, oldest_s: float, mean_s: float) -> Piece:
-        """Make the piece of a prefix; `at_risk` is for all requests below it, the ages are as in `Run`."""
+    def _piece_of(self, kid: Node, at_risk: float, ages: Ages) -> Piece:
+        """Make the piece of a prefix; `at_risk` is for all requests below it."""
         frontier = self._frontier
         below = frontier.known[kid.uid]
         parent = kid.parent
         assert below is not None and parent is not None
         if below.lightness < 0.0:
             below.weigh(float(parent.depth * frontier.unit))
-        lightness = below.lightness
-        age_s = max(MIN_WAIT_S, self._now - below.since)
-        if below.sharing > 1.0:
-            lightness *= cohort(below.sharing, age_s, oldest_s)
-        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, below.work), lightness, self._power))
+        risk, age_s = at_risk / max(1.0, below.work), self._now - below.since
+        key = -index(risk, below.lightness, below.sharing, age_s, ages, self._power)
         return Piece(key, below.since, below.first, kid, None)
+
+
+def surfaced(found: Contender) -> Piece:
+    """Make the piece of what competes."""
+    if isinstance(found, Below):
+        return Piece(found.key, found.since, found.first, found.node, None)
+    assert isinstance(found, Waiting)
+    own = found.terminator
+    return Piece(found.key, found.since, found.first, own.node, own.request)
 
 
 def entry(run: Run) -> tuple[float, float, int, Run]:
