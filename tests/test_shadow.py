@@ -25,6 +25,7 @@ from peek.adapters import shadow as shadows
 from peek.adapters.engine_adapter import Stated
 from peek.adapters.shadow import AnswerLengths, Shadow, ShadowLifecycle
 from peek.planner import Planner
+from peek.request import PendingRequest
 from peek.simulation.cost import CostModel
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.live import Limits, LiveBlocks, LiveRadix, folded, page_names
@@ -281,10 +282,16 @@ def test_what_it_says(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
 
 def test_the_virtual_planner_knows_sessions_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     shadow = shadow_of(monkeypatch)
+    heard: list[PendingRequest] = []
+
+    def pending(engine: LiveBlocks, job: Job) -> PendingRequest:
+        heard.append(BlockEngine._pending(engine, job))
+        return heard[-1]
+
+    monkeypatch.setattr(LiveBlocks, "_pending", pending)
     for name, stated in [("says", Stated("s", 2.5)), ("says not", Stated())]:
         shadow.arrived(name, pack_tokens(range(8)), 130, 4, 0.0, stated=stated)
     shadow.step(1e-9)
-    heard = shadow._engine.planner.requests()
     assert [(request.session, request.ttft_target_s) for request in heard] == [("s", 2.5), ("~2", None)]
 
 
