@@ -23,7 +23,7 @@ def made(results: Results, planned: int) -> str:
     of_peek, of_others = libraries
     apart = "" if of_peek == of_others else f" (those of the other policies of {of_others})"
     return (
-        f"Figures of `peek` are of the library {of_peek}{apart}: its version, and a digest of its sources."
+        f"Figures of `peek` are of the library {of_peek}{apart}: version and digest of its sources."
         f" Stored: {len(results.records):,} of the {planned:,} runs of the full plan."
     )
 
