@@ -81,7 +81,7 @@ class Contender:
     Attributes:
         start: the frontier's generation that its place belongs to; in another one that means nothing.
         place: where it stands among the frontier's pieces; -1 while it is none.
-        hangs_from: the group above it, None until it is a piece.
+        hangs_from: the group above it, None while it is no piece.
         since, first: arrival in seconds and sequence number of its oldest request.
         lightness: size ** -0.4; -1 until it is computed.
         per_work: requests / tokens of work.
@@ -250,7 +250,7 @@ class Frontier:
     """The pieces of one tree.
 
     Attributes:
-        pieces: what competes, in no order.
+        pieces, groups: what competes, and the cached nodes, in no order.
         known: what is known of each node, by `uid`; see `below`.
     """
 
@@ -279,6 +279,7 @@ class Frontier:
             if below.start != self._start:
                 below.start = self._start
                 below.place = below.group = -1
+                below.hangs_from = None
             if below.node is node:
                 return below
             self._forget(below)  # its node is gone
@@ -298,6 +299,7 @@ class Frontier:
             if waiting.start != self._start:
                 waiting.start = self._start
                 waiting.place = waiting.depth = -1
+                waiting.hangs_from = None
             if waiting.terminator is not terminator:
                 if waiting.place >= 0:
                     self._release(waiting)
@@ -334,6 +336,7 @@ class Frontier:
             last.place = piece.place
             self.pieces[last.place] = last
         piece.place = -1
+        piece.hangs_from = None
 
     def _take(self, piece: Contender, group: Below) -> None:
         """Let something hang from a group as a piece, if it does not yet.  O(1)."""

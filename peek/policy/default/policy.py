@@ -157,7 +157,7 @@ class PeekPolicy(AdmissionPolicy):
         """The order of `order` as a stream; None where the queue may be left alone.
 
         The frontier is kept for the next call.  O(what has changed in tree and cache since the last call +
-        vector operations over the pieces + m log m) for the first m requests and the siblings between them.
+        pieces + m log m) for the first m requests and the siblings between them.
         """
         if self._leaves_unshared and not cycle.tree.has_sharing:
             return None
