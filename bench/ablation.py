@@ -54,7 +54,7 @@ def _size(formula: str) -> list[Edit]:
 
 
 def _cohort(fades: str) -> list[Edit]:
-    return [("frontier", "* (age_s / oldest_s)", f"* {fades}")]
+    return [("frontier", "* (age_s / ages.oldest_s)", f"* {fades}")]
 
 
 def _power(value: str) -> list[Edit]:
@@ -73,7 +73,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "sharing makes nothing smaller": _constant("frontier", "MOST_SHARERS", "1.0"),
     "sharing not bounded": _constant("frontier", "MOST_SHARERS", "1e9"),
     "sharing bounded in a burst, too": _cohort("0.0"),
-    "sharing by the root of ages": _cohort("math.sqrt(age_s / oldest_s)"),
+    "sharing by the root of ages": _cohort("math.sqrt(age_s / ages.oldest_s)"),
     "answers not learned": [
         ("expectations", "ratio = min(max(length / whole.mean", "ratio = 1.0 or min(max(length / whole.mean")
     ],
@@ -84,7 +84,11 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "requests at once not bounded": _constant("expectations", "MOST_AT_ONCE", "1e9"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
     "age itself": [
-        ("frontier", "mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)", "age_s"),
+        (
+            "frontier",
+            "ages.mean_s * _raised(1.0 + age_s / (float(PATIENCE) * ages.mean_s), PATIENCE)",
+            "age_s",
+        ),
     ],
     "patience 4": _constant("frontier", "PATIENCE", "4"),
     "patience 16": _constant("frontier", "PATIENCE", "16"),

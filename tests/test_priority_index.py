@@ -30,11 +30,10 @@ from peek.policy.default.frontier import (
     MIN_WAIT_S,
     MOST_LEVERAGE,
     PATIENCE,
-    aged,
-    cohort,
+    Ages,
+    index,
     sharing_of,
     size,
-    urgency,
 )
 from peek.policy.sections import PIONEER, SIBLING
 from peek.testing.twins import Place, common_length, prefixes
@@ -88,8 +87,10 @@ class Definition:
             self.scene.now - fact.row.arrival_time for fact in self.facts if fact.row.namespace == top[0]
         )
         sharing = sharing_of(tokens / n, plain, work / n) if n > 1 else 1.0
-        lightness = cohort(sharing, age_s, max(MIN_WAIT_S, oldest_s)) * (plain * lasting / tokens) ** -0.4
-        key = aged(age_s, self.mean_s[top[0]]) * urgency(at_risk / work, lightness, self.policy.power)
+        ages = Ages()
+        ages.oldest_s, ages.mean_s = max(MIN_WAIT_S, oldest_s), self.mean_s[top[0]]
+        lightness = (plain * lasting / tokens) ** -0.4
+        key = index(at_risk / work, lightness, sharing, age_s, ages, self.policy.power)
         return -float(f"{key:.10g}"), members[0].rank
 
     def expects(self, fact: Fact) -> float:

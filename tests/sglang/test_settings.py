@@ -30,7 +30,7 @@ OTHERS = ["dfs-weight", "lof", "random"] + (
 def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(1000, policy=name)
     with caplog.at_level(logging.INFO, "peek"):
-        after_policy(settings_of("peek"), None, world)
+        after_policy(settings_of("peek"), None, limits(policy=world.policy))
     assert world.policy.peek.adapter is not None
     assert f"takes the place of --schedule-policy {name}" in caplog.text
 

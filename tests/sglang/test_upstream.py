@@ -15,7 +15,7 @@ from sglang_stepper import Stepper
 from support.whole import lay_over, module_at, run_with
 
 from peek.policy.default import PeekOptions
-from peek.policy.default.frontier import GAMMA, size, urgency
+from peek.policy.default.frontier import GAMMA, Ages, index, size
 
 UPSTREAM = Path(__file__).parents[2] / "docs" / "upstream"
 PATCHES = [UPSTREAM / f"sglang-0.5.23-{name}.patch" for name in ("aged-prefix", "policy-hook")]
@@ -44,7 +44,7 @@ WAITING = st.tuples(
 @settings(max_examples=60, deadline=None)
 @given(waiting=st.lists(WAITING, min_size=1, max_size=20), done=st.integers(0, 10**6))
 def test_the_sorter_is_our_index_of_a_request_alone(patched: Any, waiting: list[Any], done: int) -> None:
-    options = PeekOptions()
+    power = round(PeekOptions().power)
     queue = []
     for number, (prompt, cached, came, _) in enumerate(waiting):
         request = make_request(f"r{number}", list(range(3, 3 + prompt)), arrival=float(number + 1))
@@ -59,7 +59,8 @@ def test_the_sorter_is_our_index_of_a_request_alone(patched: Any, waiting: list[
         age = float(max(1, done - request.arrival_processed_tokens))
         own = float(length - cached)
         lightness = size(length, cached, own) ** -GAMMA
-        return age * urgency(cached / own, lightness, round(options.power))
+        of_age_alone = index(0.0, 1.0, 1.0, 1.0, Ages(), power)
+        return age * index(cached / own, lightness, 1.0, 1.0, Ages(), power) / of_age_alone
 
     assert {request.rid for request in queue} == {f"r{number}" for number in range(len(waiting))}
     assert [request.rid in siblings for request in queue] == sorted(r.rid in siblings for r in queue)

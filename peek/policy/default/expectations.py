@@ -34,7 +34,7 @@ from peek.request import PendingRequest
 
 MOST_WORTH: Final = 2.0
 """Maximum factor, up or down, by which expected answers change the index of a piece.  Between two pieces all
-answers together are worth 1.5 times the mean age, and a fifth of the younger one's age (`frontier.aged`)."""
+answers together are worth 1.5 times the mean age, and a fifth of the younger one's age (`frontier.index`)."""
 
 MOST_TURNS: Final = 4.0
 """Maximum factor by which expected turns make a request larger.  With 8 or 16 no figure of agents, chats or a

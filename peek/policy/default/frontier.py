@@ -40,14 +40,14 @@ MOST_LEVERAGE: Final = 5.0
 in `peek.policy.default.policy` rests on it."""
 
 MOST_SHARERS: Final = 2.0
-"""Sharing divides a request's work by this at most, and by more only through `cohort`.  Without a bound the
-largest cold template always goes first, and requests of small templates wait too long (`bench.ablation`)."""
+"""Sharing divides a request's work by this at most, and by more in a burst only, see `index`.  Unbounded,
+the largest cold template always goes first, and requests of small ones wait too long (`bench.ablation`)."""
 
 GAMMA: Final = 0.4
 """Exponent of size within the power.  56 times (5 ** 2.5) as small weighs as much as the best hit."""
 
 PATIENCE: Final = 8
-"""How the factor of age bends, see `aged`.  With 1 it is a straight line, and a large request waits many
+"""How the age bends, see `index`.  With 1 it is a straight line, and a large request waits many
 times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
 _LATE: Final = 1 << 62
@@ -86,7 +86,7 @@ class Contender:
         lightness: size ** -0.4; -1 until it is computed.
         per_work: requests / tokens of work.
         at_risk: tokens at risk on the piece's own edge, for one of its requests.
-        sharing: factor of the lightness if all sharers count, see `cohort`.
+        sharing: factor of the lightness if all sharers count, see `index`.
         key: the negated index as of the last `Frontier.look`, so that the smallest key goes first.
     """
 
@@ -170,28 +170,27 @@ def bounded(time_s: float) -> float:
     return max(-_FAR_S, min(_FAR_S, time_s))
 
 
-def aged(age_s: float, mean_s: float) -> float:
-    """The factor of age in the index, in seconds, where a namespace's pieces are `mean_s` old.  O(1)."""
-    return mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)
-
-
 def index(risk: float, lightness: float, sharing: float, age_s: float, ages: Ages, power: i64) -> float:
-    """The index of a piece: `aged` times `urgency`, with the factor of `cohort` on its lightness.  O(1)."""
+    """The index of a piece: its age, bent, times the power of its leverage and lightness.  O(log power).
+
+    What it shares beyond `MOST_SHARERS` makes it lighter by all of `sharing` where it is as old as the oldest
+    of its namespace, as in a burst, and by less, the younger it is: its *cohort* goes together.
+
+    Args:
+        risk: tokens at risk over tokens of work.
+        lightness, sharing: as of `Contender`.
+        age_s: its age in seconds; `MIN_WAIT_S` at least counts.
+        ages: of the pieces of its namespace.
+        power: a whole exponent.
+    """
     age_s = max(MIN_WAIT_S, age_s)
     if sharing > 1.0:
-        lightness *= cohort(sharing, age_s, ages.oldest_s)
-    return aged(age_s, ages.mean_s) * urgency(risk, lightness, power)
+        lightness *= max(1.0, sharing * (age_s / ages.oldest_s))
+    aged = ages.mean_s * _raised(1.0 + age_s / (float(PATIENCE) * ages.mean_s), PATIENCE)
+    return aged * _raised(min(1.0 + risk, MOST_LEVERAGE) * lightness, power)
 
 
-def urgency(risk: float, lightness: float, power: i64) -> float:
-    """The index without its age: the leverage times the lightness, to a whole power.  O(log power).
-
-    `risk` is tokens at risk over tokens of work.
-    """
-    return _raised_one(min(1.0 + risk, MOST_LEVERAGE) * lightness, power)
-
-
-def _raised_one(base: float, power: i64) -> float:
+def _raised(base: float, power: i64) -> float:
     """Compute `base ** power`.  O(log power)."""
     raised = 1.0
     while power > 0:
@@ -220,15 +219,6 @@ def sharing_of(length: float, bounded: float, work: float) -> float:
     """Factor of a piece's lightness if all its sharers count; `bounded` is its size in tokens.  O(1)."""
     whole = math.sqrt(length * max(1.0, work))
     return 1.0 if whole >= bounded else math.pow(bounded / whole, GAMMA)
-
-
-def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
-    """Factor of a piece's lightness for what it shares beyond `MOST_SHARERS`, at least 1.  O(1).
-
-    All of `sharing` counts where the piece is as old as the oldest of its namespace, as in a burst.  It
-    counts less, the younger the piece is, and not at all below 1 / sharing of that oldest age.
-    """
-    return max(1.0, sharing * (age_s / oldest_s))
 
 
 def uncached_symbols(node: Node, parent: Node, epoch: i64) -> i64:

@@ -20,7 +20,7 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
              requests with which its session began and which still wait, at most 4
 
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
-is served largest template first, and a stream is not (`cohort`).
+is served largest template first, and a stream is not.
 
 `aged` is near age for the young and grows like an exponential for those older than the mean.  Then being
 smaller by a factor is worth a *difference* in age, in units of what one waits in this queue.  Were it worth a
@@ -34,7 +34,7 @@ longest waits count.
 
 All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  A piece of
 size L and age A goes before one of size l and age a, cached or not, if (8 mean + A) / (8 mean + a) is more
-than (5 * (L / l) ** 0.4) ** (power / 8); with `cohort`, the sizes are those that count there.  Being 56 times
+than (5 * (L / l) ** 0.4) ** (power / 8); in a burst the sizes are those that count there.  Being 56 times
 as small weighs as much as the best hit, on the whole dial.  If hardly anybody else is old, the mean is much
 below A.  Otherwise the turns for overdue requests bound the wait.
 
