@@ -1,4 +1,4 @@
-"""Checks of settings: six functions that name the setting, the value and what is valid.
+"""Checks of settings: seven functions that name the setting, the value and what is valid.
 
 Each setting is checked in one place, next to its declaration, by one of these functions.
 """
@@ -28,6 +28,12 @@ def require_within(name: str, value: object, least: float, most: float) -> None:
     number = _finite(value)
     if number is None or not least <= number <= most:
         raise InvalidConfig(f"{name} is {value!r}; need a number from {least:g} to {most:g}")
+
+
+def require_whole(name: str, value: object, least: int, most: int) -> None:
+    """Raise `InvalidConfig` unless `value` is a whole number from `least` to `most`, both included."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidConfig(f"{name} is {value!r}; need a whole number from {least} to {most}")
 
 
 def require_lead(name: str, value: object) -> None:

@@ -192,10 +192,10 @@ async def test_new_weights_empty_the_caches() -> None:
     [
         ({"windows": 1}, "router option 'windows' is unknown"),
         ({"max_inflight": 0}, "^max_inflight is 0"),
-        ({"max_inflight": 2000}, "^max_warm_inflight is 1024; need a number from 2000"),
+        ({"max_inflight": 2000}, "^max_warm_inflight is 1024; need a whole number from 2000"),
         ({"max_warm_inflight": "many"}, "^max_warm_inflight is 'many'"),
         ({"policy": False}, "'False'"),  # what `off` is in YAML
-        ({"metrics_port": 70000}, "^metrics_port is 70000; need a number from 0 to 65535"),
+        ({"metrics_port": 70000}, "^metrics_port is 70000; need a whole number from 0 to 65535"),
         ({"metrics_port": "9400"}, "^metrics_port is '9400'"),
         ({"cache_tokens": -1}, "cache_tokens is -1"),
         ({"decode_tokens": -1}, "decode_tokens is -1"),

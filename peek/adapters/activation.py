@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from peek.config import VARIABLES, PeekConfig, text_of
 from peek.errors import InvalidConfig
-from peek.settings import require_flag, require_one_of
+from peek.settings import require_flag, require_one_of, require_whole
 
 KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
 """Environment variables that an adapter reads for its settings."""
@@ -78,11 +78,11 @@ class Settings:
         require_flag("strict", self.strict)
         require_one_of("mode", self.mode, MODES)
         _require_file_name("control_file", self.control_file)
-        _require_whole("control_every", self.control_every, 1)
-        _require_whole("explain", self.explain, 0)
+        require_whole("control_every", self.control_every, 1, _MOST)
+        require_whole("explain", self.explain, 0, _MOST)
         require_one_of("tenants", self.tenants, TENANTS)
         _require_file_name("trace_file", self.trace_file)
-        _require_whole("trace_mib", self.trace_mib, 1)
+        require_whole("trace_mib", self.trace_mib, 1, _MOST)
 
     def in_force(self) -> dict[str, Any]:
         """Return every option in force with its value."""
@@ -112,11 +112,6 @@ class Settings:
 def _require_file_name(name: str, value: object) -> None:
     if not isinstance(value, str) or "\0" in value:
         raise InvalidConfig(f"{name} is {value!r}; need the name of a file")
-
-
-def _require_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-        raise InvalidConfig(f"{name} is {value!r}; need a whole number from {least} to {_MOST}")
 
 
 def requested_settings(options: Any) -> Settings:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from peek.adapters.metrics import Metric
 from peek.adapters.observed import Tally
 from peek.fleet import FleetPlanner, ReplicaStatus
-from peek.fleet.config import require_whole
+from peek.settings import require_whole
 
 DECISION_SECONDS: Final = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 1.0)
 

@@ -6,17 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peek.config import PeekConfig
-from peek.errors import InvalidConfig
-from peek.settings import require_within
+from peek.settings import require_whole, require_within
 
 _MOST: Final = 2**40
-
-
-def require_whole(name: str, value: object, least: int, most: int) -> None:
-    """Raise `InvalidConfig` unless `value` is a whole number from `least` to `most`, both included."""
-    require_within(name, value, least, most)
-    if not isinstance(value, int):  # compiled code takes no other
-        raise InvalidConfig(f"{name} is {value!r}; need a whole number")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any, Final
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig
 from peek.fleet import FleetConfig
-from peek.fleet.config import require_whole
 from peek.fleet.prompt_keys import BLOCK_TOKENS
+from peek.settings import require_whole
 
 OPTIONS: Final[dict[str, Any]] = {
     "policy": "peek",

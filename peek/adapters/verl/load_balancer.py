@@ -23,8 +23,8 @@ from peek.adapters.fleet_metrics import FleetMetrics, serve_metrics
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, InvalidKey, QueueFull
 from peek.fleet import FleetConfig, FleetPlanner
-from peek.fleet.config import require_whole
 from peek.request import PendingRequest
+from peek.settings import require_whole
 
 P = ParamSpec("P")
 
