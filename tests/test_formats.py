@@ -11,8 +11,10 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,7 +25,7 @@ from peek import InvalidKey, WorkloadError
 from peek.cli.reading import json_loads
 from peek.offline.formats import _listed, lines_of
 from peek.traffic import Arrival, Ending, Event, Measured, Reader, RequestRows, Tracer
-from peek.traffic.wrapped import Unwrapping
+from peek.traffic.wrapped import Unwrapping, documents
 
 LOGS = Path(__file__).resolve().parent / "logs"
 
@@ -655,3 +657,29 @@ def test_an_image_counts_as_one_whatever_its_size() -> None:
     assert one.prompt == again.prompt != other.prompt
     assert len(one.prompt) == len(other.prompt)
     assert 4 * 576 < len(one.prompt) < 4 * 620
+
+
+ARRAYS: dict[str, Callable[[list[str]], str]] = {
+    "a row to a line": lambda rows: "[\n" + ",\n".join(rows) + "\n]\n",
+    "the first with its bracket": lambda rows: "[" + ",\n".join(rows) + "]",
+    "pretty": lambda rows: "[\n" + indent(",\n".join(rows), "  ") + "\n]",
+    "no array": "\n".join,
+}
+
+
+@pytest.mark.parametrize("shape", ARRAYS)
+@given(
+    inner=st.lists(st.lists(st.just({"text": "}]{["}), max_size=2), min_size=3, max_size=6), data=st.data()
+)
+def test_a_damaged_object_hides_no_other(shape: str, inner: list[list[Any]], data: st.DataObject) -> None:
+    """It lacks its last brace."""
+    spaces = None if shape == "a row to a line" else 2
+    rows = [json.dumps({"n": at, "inner": each}, indent=spaces) for at, each in enumerate(inner)]
+    broken = data.draw(st.integers(1, len(rows) - 1), "broken")
+    rows[broken] = rows[broken][:-1]
+    found = []
+    for line in documents(lines_of(io.BytesIO(ARRAYS[shape](rows).encode()))):
+        with suppress(ValueError):
+            found.append(json.loads(line.content))
+    whole = [each["n"] for each in found if isinstance(each, dict) and "n" in each]
+    assert whole == [n for n in range(len(rows)) if n != broken]

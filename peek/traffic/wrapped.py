@@ -151,7 +151,8 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield each object of a JSON array, or of a file of objects over several lines, as one line.
 
     Likewise each record of CSV with line ends in quotes.  The first line decides; any other file passes
-    unchanged.  What is incomplete at the end of the file is the last line.  Memory: one object.
+    unchanged.  What is incomplete at the end of the file is the last line.  Memory: one object, and behind a
+    damaged one the rest.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -162,28 +163,48 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
     if not base and start != b"{":
         yield from _records(lines) if _CSV_HEADER.match(start) else lines
         return
-    held: list[bytes] = []
-    number = depth = 0
+    yield from _objects(lines, base, 0, strict=False)
+
+
+def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iterator[Line]:
+    """Yield each object at depth `base`, and what stands between them; begin at `depth`.
+
+    An object without an end takes the rest.  If a line in there begins as the object's own line does, damage
+    has hidden others.  From there on all is read again, `strict`: such a line ends the object before it.
+    """
+    held: list[Line] = []  # lines of the object that is open, the first one from where that begins
+    lead = b""  # what its line begins with
     for line in lines:
         content, at = line.content, 0
+        if strict and held and content.startswith(lead):
+            yield _joined(held, b"\n")
+            held, depth = [], base
         for mark in _MARKS.finditer(content):
             sign = mark[0]
             if sign in (b"{", b"["):
                 if depth == base and sign == b"{":
-                    number, at = line.number, mark.start()
+                    at = mark.start()
+                    lead = content[: mark.end()] if not content[:at].strip() else sign
                 depth += 1
             elif sign in (b"}", b"]"):
                 depth -= 1
                 if depth == base and sign == b"}":
-                    yield Line(number, b"\n".join([*held, content[at : mark.end()]]), b"\n")
+                    yield _joined([*held, Line(line.number, content[at : mark.end()], b"")], b"\n")
                     held, at = [], mark.end()
         left = content[at:]
-        if depth > base:
-            held.append(left)
+        if depth > base or held:
+            held.append(Line(line.number, left, b""))
         elif left.strip(b" ,[]\t\r"):
             yield Line(line.number, left, b"\n")
+    again = next((i for i, line in enumerate(held) if i and not strict and line.content.startswith(lead)), 0)
     if held:
-        yield Line(number, b"\n".join(held), b"")
+        yield _joined(held[:again] or held, b"\n" if again else b"")
+    if again:
+        yield from _objects(held[again:], base, base, strict=True)
+
+
+def _joined(lines: list[Line], end: bytes) -> Line:
+    return Line(lines[0].number, b"\n".join(line.content for line in lines), end)
 
 
 _CSV_HEADER: Final = re.compile(
