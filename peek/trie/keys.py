@@ -2,7 +2,8 @@
 
 A key is `bytes`: the prompt's symbols as packed little-endian int32.  Packing happens once, when a request
 arrives.  Afterwards edges are slices of those bytes, equality is one `memcmp`, and a buffer that already
-holds int32 is taken over by a plain copy.
+holds int32 is taken over by a plain copy.  For a cache in pages, a `PageTable` has a symbol for each page of
+tokens that is in use.
 
 Some functions have two versions side by side, because only compiled code can use native loads (`librt`).
 `COMPILED` picks one at import time; both give equal results.  They differ in native integers, `vec` for
