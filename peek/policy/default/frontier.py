@@ -102,6 +102,15 @@ class Contender:
         self.sharing: float = 1.0
         self.key: float = 0.0
 
+    def is_renewed(self, start: i64) -> bool:
+        """Bring it into the generation `start`, as no piece; False if it is of that already.  O(1)."""
+        if self.start == start:
+            return False
+        self.start = start
+        self.place = -1
+        self.hangs_from = None
+        return True
+
 
 @final
 class Below(Contender):
@@ -266,10 +275,8 @@ class Frontier:
             known.append(None)
         below = known[uid]
         if below is not None:
-            if below.start != self._start:
-                below.start = self._start
-                below.place = below.group = -1
-                below.hangs_from = None
+            if below.is_renewed(self._start):
+                below.group = -1
             if below.node is node:
                 return below
             self._forget(below)  # its node is gone
@@ -286,10 +293,8 @@ class Frontier:
             known.append(None)
         waiting = known[uid]
         if waiting is not None:
-            if waiting.start != self._start:
-                waiting.start = self._start
-                waiting.place = waiting.depth = -1
-                waiting.hangs_from = None
+            if waiting.is_renewed(self._start):
+                waiting.depth = -1
             if waiting.terminator is not terminator:
                 if waiting.place >= 0:
                     self._release(waiting)
