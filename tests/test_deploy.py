@@ -225,7 +225,7 @@ def test_the_app_of_ray_serve_asks_for_what_there_is() -> None:
     (app,) = load("ray/serve.yaml")[0]["applications"]
     file, _, made = app["import_path"].partition(":")
     assert f"\n{made} = " in (DEPLOY / "ray" / f"{file}.py").read_text(encoding="utf-8")
-    assert f"Ray {VERSIONS[0].rstrip('.')}," in (DEPLOY / "ray" / "serve.yaml").read_text(encoding="utf-8")
+    assert f"Ray {VERSIONS[-1].rstrip('.')}," in (DEPLOY / "ray" / "serve.yaml").read_text(encoding="utf-8")
 
 
 # -- alarms -----------------------------------------------------------------------------------------------

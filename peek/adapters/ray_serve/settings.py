@@ -1,4 +1,4 @@
-"""Options of the routers, and everything that depends on the internals of Ray 2.60."""
+"""Options of the routers, and everything that depends on the internals of Ray."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
 # -- Ray: versions, names -----------------------------------------------------------------------------
 
 
-VERSIONS: Final = ("2.60.",)
+VERSIONS: Final = ("2.58.", "2.59.", "2.60.")
 ACTOR_NAME: Final = "peek_exchange"
 
 
@@ -72,7 +72,7 @@ def why_stand_aside() -> str:
     except PackageNotFoundError:
         return "Ray is not installed"
     if not found.startswith(VERSIONS):
-        return f"Ray {found} is none that peek was tried on ({', '.join(VERSIONS)}x)"
+        return f"Ray {found} is none that peek was tried on ({', '.join(f'{each}x' for each in VERSIONS)})"
     return ""
 
 
