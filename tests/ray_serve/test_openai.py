@@ -12,13 +12,13 @@ import pytest
 import ray
 from openai_app import build
 from ray import serve
-from serving import exchange, exported, start_cluster, stop_cluster, told
+from serving import exchange, exported, needs_its_vllm, start_cluster, stop_cluster, told
 from support.tokenizers import write_tokenizer
 from vllm_lab import TINY_LLAMA, write_model
 
 from peek.adapters.ray_serve.decider import WAITING
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_its_vllm]
 
 DEPLOYMENT = "LLMServer:m"
 ENGINE = {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from serving import needs_its_vllm
 from support.recipes import DEPLOY, of_ray_app
 
 BUILD = """
@@ -22,6 +23,7 @@ print(json.dumps([module.config.deployment_config["max_ongoing_requests"], modul
 """
 
 
+@needs_its_vllm
 def test_ray_builds_the_application() -> None:
     path = os.pathsep.join(each for each in sys.path if each)
     done = subprocess.run(
