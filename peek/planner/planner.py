@@ -188,6 +188,7 @@ class Planner:
         """
         request = self.tree.remove(request_id)
         request.cached_len = request.coming_len = 0
+        request.lane = NO_LANE
         self.held[request_id] = request
         self._calls.left(request, HELD, 0)
 
