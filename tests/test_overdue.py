@@ -299,6 +299,28 @@ def test_nobody_behind_one_who_is_not_overdue() -> None:
     assert lane.merge(order, tree) is order
 
 
+@pytest.mark.parametrize("tenants", [("",), ("a", "b")], ids=["one tenant", "two tenants"])
+def test_an_order_without_turns_is_charged_to_no_lane(tenants: tuple[str, ...]) -> None:
+    """Where nothing is shared, the policy leaves the queue alone, and does not save turns up meanwhile."""
+    options = PeekOptions(unshared="arrival", grace_tokens=0.0, tenant_lead=1e9)
+    planner = Planner(policy=PeekPolicy(options))
+    for place in range(4):
+        planner.add(PendingRequest(f"r{place}", [1, 2, place], 0.0, tenant=tenants[place % len(tenants)]))
+    planner.plan(NOTHING, 1.0)
+    planner.remove("r3")
+    planner.plan(NOTHING, 1.0)
+    assert planner.request("r0").lane == FAIR_LANE
+    planner.remove("r2", admitted=False)
+    planner.remove("r0", admitted=False)
+    for place in range(4, 8):
+        planner.add(PendingRequest(f"r{place}", [place] * 50, 2.0, tenant=tenants[place % len(tenants)]))
+    order = planner.plan(NOTHING, 2.0)
+    assert order == ["r1", "r4", "r5", "r6", "r7"]
+    for name in order:
+        planner.remove(name)
+    assert planner.policy.overdue.lead == 0.0
+
+
 def test_what_the_lane_had_placed_and_nobody_took_is_forgotten() -> None:
     lane, tree, requests = lane_with(100.0, (10, 1.0), (10, 200.0))
     assert everybody(lane.merge(Listed(requests[::-1]), tree))[0] is requests[0]

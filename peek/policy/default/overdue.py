@@ -89,7 +89,8 @@ class OverdueLane:
         """The turns of admitted requests, by id, oldest admission first."""
         self._held: dict[str, Turn] = {}
         self._picked: list[PendingRequest] = []
-        self._in_use = False
+        self.in_use = False
+        """Whether the last order had turns for overdue requests, and so is charged to the lanes."""
         self._several = False
 
     @property
@@ -204,11 +205,11 @@ class OverdueLane:
                 del self._running[next(iter(self._running))]
         work = self.work_of(request, uncached_tokens)
         self.clock += work
-        if not self._in_use:
+        if not self.in_use:
             return
         if request.lane == FAIR_LANE:
             self.lead += work / self.fair_share
-        else:
+        elif request.lane == CACHE_LANE:
             self.lead -= work / (1.0 - self.fair_share)
 
     def answered(self, tokens: int, request_id: str = "") -> None:
@@ -237,8 +238,8 @@ class OverdueLane:
             back.sort(key=self.rank_of, reverse=True)
             self._soonest = min([turn.due for turn in self._back.values()], default=inf)
         turns = OverdueTurns(order, self, tree.handles(), self._back, back)
-        self._in_use = turns.head is not None
-        return turns if self._in_use else order
+        self.in_use = turns.head is not None
+        return turns if self.in_use else order
 
     def rank_of(self, request: PendingRequest) -> tuple[float, int]:
         """The due moment of a waiting request, infinity if it is not known, and its sequence.  O(1)."""
@@ -299,12 +300,13 @@ class OverdueTurns(RequestStream):
         request = self._order.next()
         while request is not None and request.request_id in self._placed:
             request = self._order.next()
-        if request is not None and head is not None:
+        if request is not None:
             request.lane = CACHE_LANE
-            self._lead -= self._expected(request) / (1.0 - lane.fair_share)
-            self._placed.add(request.request_id)
-            if request is head:
-                self._advance()
+            if head is not None:
+                self._lead -= self._expected(request) / (1.0 - lane.fair_share)
+                self._placed.add(request.request_id)
+                if request is head:
+                    self._advance()
         return request
 
     def _expected(self, request: PendingRequest) -> float:
