@@ -116,7 +116,7 @@ class TargetLane:
         self._pace.admitted(tokens, self._waiting > 0)
         if not self._in_use:
             return
-        if request.request_id in self._picked and request.lane != FAIR_LANE:  # else the overdue lane was first
+        if request.request_id in self._picked and request.lane != FAIR_LANE:  # not overdue
             price = tokens / (1.0 - self.share)
             self.lead = min(self.lead + price, max(price, _MOST_LEAD))
         else:
