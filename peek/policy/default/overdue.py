@@ -89,8 +89,7 @@ class OverdueLane:
         """The turns of admitted requests, by id, oldest admission first."""
         self._held: dict[str, Turn] = {}
         self._picked: list[PendingRequest] = []
-        self.in_use = False
-        """Whether the last order had turns for overdue requests, and so is charged to the lanes."""
+        self._in_use = False
         self._several = False
 
     @property
@@ -205,7 +204,7 @@ class OverdueLane:
                 del self._running[next(iter(self._running))]
         work = self.work_of(request, uncached_tokens)
         self.clock += work
-        if not self.in_use:
+        if not self._in_use:
             return
         if request.lane == FAIR_LANE:
             self.lead += work / self.fair_share
@@ -229,17 +228,22 @@ class OverdueLane:
 
         O(m log m) with m requests that came back after a preemption or were held, where one may be overdue.
         """
-        for request in self._picked:
-            request.lane = NO_LANE
-        self._picked.clear()
+        self.stand_aside()
         back: list[PendingRequest] = []
         if self._soonest < self.clock:
             back = [tree.request(name) for name, turn in self._back.items() if turn.due < self.clock]
             back.sort(key=self.rank_of, reverse=True)
             self._soonest = min([turn.due for turn in self._back.values()], default=inf)
         turns = OverdueTurns(order, self, tree.handles(), self._back, back)
-        self.in_use = turns.head is not None
-        return turns if self.in_use else order
+        self._in_use = turns.head is not None
+        return turns if self._in_use else order
+
+    def stand_aside(self) -> None:
+        """Charge no lane for the order to come, and forget what was placed before.  O(requests placed)."""
+        for request in self._picked:
+            request.lane = NO_LANE
+        self._picked.clear()
+        self._in_use = False
 
     def rank_of(self, request: PendingRequest) -> tuple[float, int]:
         """The due moment of a waiting request, infinity if it is not known, and its sequence.  O(1)."""
