@@ -333,7 +333,7 @@ def test_answers_are_work_too() -> None:
     world = World(0.5, 0.0)
     for tokens in (10, 20, 30):
         world.planner.answered(tokens)
-    assert world.lane.answer_tokens == 20.0
+    assert world.lane.answers.mean == 20.0
     world.planner.add(PendingRequest("a", [1], 0.0, num_tokens=7))
     world.planner.add(PendingRequest("b", [2], 0.0, num_tokens=9))
     world.plan()
@@ -348,7 +348,7 @@ def test_the_mean_answer_forgets() -> None:
         lane.answered(100)
     for _ in range(int(5 * MEMORY)):
         lane.answered(10)
-    assert 10.0 < lane.answer_tokens < 11.0
+    assert 10.0 < lane.answers.mean < 11.0
 
 
 @given(

@@ -82,7 +82,6 @@ class Planner:
         if policy is None and lanes is None:
             lanes = settings.build_lanes()
         self.config = settings
-        self.strict = strict
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
         ordering = settings.build_policy() if policy is None else policy
@@ -288,20 +287,6 @@ class Planner:
     def shared_symbols(self, key: bytes, namespace: str) -> int:
         """As `PendingTree.shared_symbols`."""
         return self.tree.shared_symbols(key, namespace)
-
-    def roots(self) -> Iterator[tuple[str, Node]]:
-        """Each namespace in use and the root of its waiting prompts; valid until the queue changes."""
-        return self.tree.roots()
-
-    @property
-    def has_sharing(self) -> bool:
-        """Whether two waiting requests share at least one symbol.  O(1)."""
-        return self.tree.has_sharing
-
-    @property
-    def work_done(self) -> int:
-        """Uncached tokens admitted so far.  O(1)."""
-        return self.stats.uncached_admitted
 
     # -- one cycle ---------------------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ class OverdueLane:
         """Moment on that clock at which the virtual engine has served all requests that have come."""
         self.lead: float = 0.0
         """How far the overdue lane is ahead of the policy's lane, in work / share."""
-        self._answers = Mean(MEMORY)
+        self.answers = Mean(MEMORY)
+        """The length of the latest answers, tokens."""
         self._turns: dict[str, Turn] = {}
         """The turns of waiting requests, by id."""
         self._new: dict[str, PendingRequest] = {}
@@ -91,11 +92,6 @@ class OverdueLane:
         self._picked: list[PendingRequest] = []
         self._in_use = False
         self._several = False
-
-    @property
-    def answer_tokens(self) -> float:
-        """Length of the mean answer, tokens.  O(1)."""
-        return self._answers.mean
 
     # -- arrivals and departures -------------------------------------------------------------------
 
@@ -132,7 +128,7 @@ class OverdueLane:
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
         self._several = several
-        answer = DECODE_WEIGHT * self._answers.mean
+        answer = DECODE_WEIGHT * self.answers.mean
         for name, request in self._new.items():
             turn = self._turns[name]
             prompt = request.num_tokens
@@ -214,12 +210,12 @@ class OverdueLane:
     def answered(self, tokens: int, request_id: str = "") -> None:
         """Learn the length of a complete answer.  O(1)."""
         self._running.pop(request_id, None)
-        self._answers.add(float(tokens))
+        self.answers.add(float(tokens))
 
     def work_of(self, request: PendingRequest, uncached_tokens: int) -> float:
         """The work that a request costs if `uncached_tokens` of its prompt are not cached."""
         prompt = float(request.num_tokens if self._several else max(1, uncached_tokens))
-        return prompt + DECODE_WEIGHT * self._answers.mean
+        return prompt + DECODE_WEIGHT * self.answers.mean
 
     # -- orders ------------------------------------------------------------------------------------
 
