@@ -464,7 +464,7 @@ class Planner:
         if eviction is None:
             return 0.0
         tree = self.tree
-        number: int = operator.index(node_id)
+        number: int = node_id if isinstance(node_id, int) else operator.index(node_id)
         node = tree.owner(number) if tree.chained else self._marked(number)
         if node is None:
             return 0.0
