@@ -351,7 +351,7 @@ def _from_flags(environ: Mapping[str, str]) -> PeekConfig:
         cache_share = float(share)
     except ValueError:
         raise InvalidConfig(f"PEEK_ONLINE_CLPM_BIGLANE_SHARE is {share!r}, not a number") from None
-    require_number("PEEK_ONLINE_CLPM_BIGLANE_SHARE", cache_share, 0.0, 1.0)
+    require_number("PEEK_ONLINE_CLPM_BIGLANE_SHARE", cache_share, 1.0)
     return PeekConfig(
         ("clpm+gm" if group_major else "clpm") if scheduler else "fcfs",
         lanes=LaneOptions("cycle", round(1.0 - cache_share, 12), dynamic) if lanes else None,

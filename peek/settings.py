@@ -11,16 +11,11 @@ from math import inf, isfinite
 from peek.errors import InvalidConfig
 
 
-def require_number(name: str, value: object, above: float, below: float, inclusive: bool = False) -> None:
-    """Raise `InvalidConfig` unless `value` is a finite number above `above` and below `below`.
-
-    Args:
-        inclusive: whether `below` itself is valid, too.
-    """
+def require_number(name: str, value: object, below: float) -> None:
+    """Raise `InvalidConfig` unless `value` is a finite number above 0 and below `below`."""
     number = _finite(value)
-    if number is None or not above < number <= below or (number == below and not inclusive):
-        limit = f"up to {below:g}" if inclusive else f"below {below:g}"
-        raise InvalidConfig(f"{name} is {value!r}; need a number above {above:g} and {limit}")
+    if number is None or not 0.0 < number < below:
+        raise InvalidConfig(f"{name} is {value!r}; need a number above 0 and below {below:g}")
 
 
 def require_within(name: str, value: object, least: float, most: float) -> None:

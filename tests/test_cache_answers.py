@@ -334,6 +334,21 @@ def test_a_view_that_changes_the_tree_is_stopped(change: str, call: str) -> None
     CHANGES[change](tree)  # the tree is free again
 
 
+def test_a_removal_that_is_refused_forgets_nothing() -> None:
+    planner = Planner()
+    planner.add(PendingRequest("a", [1, 2, 3], 0.0))
+
+    class Meddler(NumpyView):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "unit_tokens":
+                with pytest.raises(PlannerBusy):
+                    planner.remove("a")
+            return super().__getattribute__(name)
+
+    planner.plan(Meddler(usual_view()), 1.0)
+    assert planner.request("a").num_tokens == 6
+
+
 @pytest.mark.parametrize("call", ["advance", "root"])
 def test_a_view_may_read_the_tree(call: str) -> None:
     tree = tree_of_prompts()

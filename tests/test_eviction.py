@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,6 +229,7 @@ def test_scores_come_with_the_demand_and_go_with_the_last_request(chained: bool)
     assert planner.eviction_score(node_id) == (2.0 if chained else 0.0)
     planner.plan(cache, NOW)
     assert planner.eviction_score(node_id) == 2.0
+    assert planner.eviction_score(np.int64(node_id)) == 2.0  # as a view may name it
     assert planner.eviction_score(999) == 0.0
     planner.remove("r0")
     assert planner.eviction_score(node_id) == 0.0

@@ -60,6 +60,11 @@ def renamed(queue: list[PendingRequest], cycle: Cycle) -> Any:
     return queue
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
 def swapped_names(queue: list[PendingRequest], cycle: Cycle) -> Any:
     queue[0].request_id, queue[1].request_id = queue[1].request_id, queue[0].request_id
     return queue
@@ -124,6 +129,7 @@ FAULTS: dict[str, tuple[Order, str]] = {
     "raises StopIteration": (raising(StopIteration()), "raised StopIteration"),
     "raises MemoryError": (raising(MemoryError()), "raised MemoryError"),
     "raises our own": (raising(UnknownRequest("r9")), "raised UnknownRequest: r9"),
+    "raises what cannot be told": (raising(Unspeakable()), "raised Unspeakable: an error without a text"),
     "takes one out of the tree": (taken_out, "raised PlannerBusy"),
     "puts one into the tree": (put_in, "raised PlannerBusy"),
     "extends one in the tree": (extended, "raised PlannerBusy"),

@@ -25,6 +25,7 @@ from peek.offline.formats import (
     EXCERPT_BYTES,
     excerpt,
     excerpt_of,
+    key_of,
     lines_of,
     match_results,
     new_ends,
@@ -36,6 +37,7 @@ from peek.offline.formats import (
     text_symbols,
     with_end,
 )
+from peek.trie.keys import pack
 
 HOME = Path(peek.__file__).resolve().parent.parent
 WAYS = ["--in-memory", "--out-of-core"]
@@ -325,6 +327,11 @@ def test_text_without_a_tokenizer() -> None:
     assert text_symbols("abcd") == b"abcd"
     assert text_symbols("äb") == b"\xc3\xa4b\0"
     assert text_symbols("\ud800")
+
+
+def test_half_a_pair_of_surrogates_goes_to_no_tokenizer() -> None:
+    """Tokenizers refuse it, as UTF-8 does, and JSON does not."""
+    assert key_of("a\ud800", lambda text: list(text.encode())) == pack(list(b"a?"))
 
 
 # -- restoring --------------------------------------------------------------------------------------------

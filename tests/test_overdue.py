@@ -299,6 +299,28 @@ def test_nobody_behind_one_who_is_not_overdue() -> None:
     assert lane.merge(order, tree) is order
 
 
+@pytest.mark.parametrize("tenants", [("",), ("a", "b")], ids=["one tenant", "two tenants"])
+def test_an_order_without_turns_is_charged_to_no_lane(tenants: tuple[str, ...]) -> None:
+    """Where nothing is shared, the policy leaves the queue alone, and does not save turns up meanwhile."""
+    options = PeekOptions(unshared="arrival", grace_tokens=0.0, tenant_lead=1e9)
+    planner = Planner(policy=PeekPolicy(options))
+    for place in range(4):
+        planner.add(PendingRequest(f"r{place}", [1, 2, place], 0.0, tenant=tenants[place % len(tenants)]))
+    planner.plan(NOTHING, 1.0)
+    planner.remove("r3")
+    planner.plan(NOTHING, 1.0)
+    assert planner.request("r0").lane == FAIR_LANE
+    for name in ("r1", "r2"):
+        planner.remove(name, admitted=False)
+    for place in range(4, 8):
+        planner.add(PendingRequest(f"r{place}", [place] * 50, 2.0, tenant=tenants[place % len(tenants)]))
+    order = planner.plan(NOTHING, 2.0)
+    assert order == ["r0", "r4", "r5", "r6", "r7"]
+    for name in order:
+        planner.remove(name)
+    assert (planner.policy.overdue.lead, planner.stats.fair_admitted) == (0.0, 0)
+
+
 def test_what_the_lane_had_placed_and_nobody_took_is_forgotten() -> None:
     lane, tree, requests = lane_with(100.0, (10, 1.0), (10, 200.0))
     assert everybody(lane.merge(Listed(requests[::-1]), tree))[0] is requests[0]
@@ -311,7 +333,7 @@ def test_answers_are_work_too() -> None:
     world = World(0.5, 0.0)
     for tokens in (10, 20, 30):
         world.planner.answered(tokens)
-    assert world.lane.answer_tokens == 20.0
+    assert world.lane.answers.mean == 20.0
     world.planner.add(PendingRequest("a", [1], 0.0, num_tokens=7))
     world.planner.add(PendingRequest("b", [2], 0.0, num_tokens=9))
     world.plan()
@@ -326,7 +348,7 @@ def test_the_mean_answer_forgets() -> None:
         lane.answered(100)
     for _ in range(int(5 * MEMORY)):
         lane.answered(10)
-    assert 10.0 < lane.answer_tokens < 11.0
+    assert 10.0 < lane.answers.mean < 11.0
 
 
 @given(

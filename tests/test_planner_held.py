@@ -13,6 +13,7 @@ from support.queues import cache_of
 
 from peek import DuplicateRequest, InvalidKey, PeekConfig, PeekPolicy, PendingRequest, Planner, UnknownRequest
 from peek.policy.default import PeekOptions
+from peek.policy.lanes import FAIR_LANE
 
 EMPTY = cache_of([])
 
@@ -86,6 +87,18 @@ def test_what_is_held_is_due_when_it_was() -> None:
     assert lane.virtual == 200.0
     planner.remove("held", admitted=False)
     assert lane.virtual == 200.0
+
+
+def test_no_lane_picked_what_is_held() -> None:
+    planner = Planner(PeekConfig.from_label("clpm:lanes=work"))
+    for place in range(3):
+        planner.add(PendingRequest(f"r{place}", [1, 2, place], float(place)))
+    planner.plan(cache_of([]), 5.0)
+    assert planner.request("r0").lane == FAIR_LANE
+    planner.hold("r0")
+    planner.plan(cache_of([]), 6.0)
+    planner.remove("r0")
+    assert planner.stats.fair_admitted == 0
 
 
 def test_a_tenant_that_cannot_run_holds_up_nobody() -> None:

@@ -173,8 +173,8 @@ def test_what_was_learned_outlives_an_empty_queue() -> None:
     own = together._planners[0]
     assert own.served() == one.served()
     assert own.served()["A"] > 50_000
-    assert own.work_done == one.work_done == 96
-    assert own.policy.overdue.answer_tokens == one.policy.overdue.answer_tokens == 400  # type: ignore[attr-defined]
+    assert own.stats.uncached_admitted == one.stats.uncached_admitted == 96
+    assert [each.policy.overdue.answers.mean for each in (own, one)] == [400, 400]  # type: ignore[attr-defined]
 
 
 def test_the_planner_that_was_empty_longest_takes_a_new_priority_over() -> None:

@@ -322,6 +322,19 @@ def test_the_words_of_an_objective() -> None:
 # -- what users are promised ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lazily", [False, True])
+def test_a_request_that_was_overdue_is_not_charged_to_those_in_time(lazily: bool) -> None:
+    """It is the overdue lane's, however much of the order behind it was asked for."""
+    planner = Planner(policy=PeekPolicy(PeekOptions(ttft_target_s=100.0, grace_tokens=0.0, fair_share=0.5)))
+    for name, tokens in (("a", 10), ("b", 5), ("c", 7)):
+        planner.add(PendingRequest(name, [ord(name)] * tokens, 0.0))
+    for name, lead in (("b", 10.0), ("a", -10.0)):
+        plan = planner.lazy_plan(cache_of([]), 1.0).at(0) if lazily else planner.plan(cache_of([]), 1.0)[0]
+        assert plan == name
+        planner.remove(name)
+        assert planner.policy.targets.lead == lead
+
+
 def test_an_old_request_is_not_passed_for_ever() -> None:
     """11 tokens with nothing shared before an endless stream of warm prompts, 20 in and out a second."""
     for bias in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -296,9 +296,12 @@ def text_symbols(text: str) -> bytes:
 
 def key_of(prompt: str | list[int], encode: Encode | None) -> bytes:
     """Return the packed key of a prompt, `text_symbols` if there is no `encode`; `InvalidKey` as `pack`."""
-    if isinstance(prompt, str):
-        return text_symbols(prompt) if encode is None else pack(encode(prompt) or [0])
-    return pack(prompt)
+    if not isinstance(prompt, str):
+        return pack(prompt)
+    if encode is None:
+        return text_symbols(prompt)
+    whole = prompt.encode("utf-8", "replace").decode()  # tokenizers refuse half a pair of surrogates
+    return pack(encode(whole) or [0])
 
 
 # -- order files ----------------------------------------------------------------------------------------

@@ -270,6 +270,10 @@ def _raise_fault(part: object, error: Exception) -> NoReturn:
     """Raise what a policy or lanes did wrong, with its cause (`raise from` sets none when compiled)."""
     if isinstance(error, PolicyFault):
         raise error
-    fault = PolicyFault(f"{_name(part)} raised {type(error).__name__}: {error}")
+    try:
+        told = str(error)
+    except Exception:  # a policy's own error may be broken, too
+        told = "an error without a text"
+    fault = PolicyFault(f"{_name(part)} raised {type(error).__name__}: {told}")
     fault.__cause__ = error
     raise fault

@@ -13,6 +13,7 @@ The planner has no clock: `now` and a `timer` come from the caller.  docs/cycle.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
@@ -81,7 +82,6 @@ class Planner:
         if policy is None and lanes is None:
             lanes = settings.build_lanes()
         self.config = settings
-        self.strict = strict
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
         ordering = settings.build_policy() if policy is None else policy
@@ -155,7 +155,6 @@ class Planner:
         if uncached_tokens is not None:
             told = require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
         in_flight = self._in_flight
-        self._arrivals.forget(request_id)
         request = self.held.pop(request_id, None)
         key = b""
         if request is not None:
@@ -164,6 +163,7 @@ class Planner:
             if admitted and in_flight is not None:
                 key = self.tree.key_of(request_id)
             request = self.tree.remove(request_id)
+        self._arrivals.forget(request_id)
         if in_flight is not None:
             if key:
                 in_flight.admit(request_id, key, request.namespace)
@@ -188,6 +188,7 @@ class Planner:
         """
         request = self.tree.remove(request_id)
         request.cached_len = request.coming_len = 0
+        request.lane = NO_LANE
         self.held[request_id] = request
         self._calls.left(request, HELD, 0)
 
@@ -286,20 +287,6 @@ class Planner:
     def shared_symbols(self, key: bytes, namespace: str) -> int:
         """As `PendingTree.shared_symbols`."""
         return self.tree.shared_symbols(key, namespace)
-
-    def roots(self) -> Iterator[tuple[str, Node]]:
-        """Each namespace in use and the root of its waiting prompts; valid until the queue changes."""
-        return self.tree.roots()
-
-    @property
-    def has_sharing(self) -> bool:
-        """Whether two waiting requests share at least one symbol.  O(1)."""
-        return self.tree.has_sharing
-
-    @property
-    def work_done(self) -> int:
-        """Uncached tokens admitted so far.  O(1)."""
-        return self.stats.uncached_admitted
 
     # -- one cycle ---------------------------------------------------------------------------------
 
@@ -462,7 +449,7 @@ class Planner:
         """Whether eviction scores are in use; if not, the engine's own eviction stands."""
         return self._eviction is not None
 
-    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
+    def eviction_score(self, node_id: SupportsIndex, idle_s: float = 0.0) -> float:
         """How much the queue needs a cached node or block; the lowest goes first, 0.0 is no demand.
 
         O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when the
@@ -477,7 +464,8 @@ class Planner:
         if eviction is None:
             return 0.0
         tree = self.tree
-        node = tree.owner(node_id) if tree.chained else self._marked(node_id)
+        number: int = node_id if isinstance(node_id, int) else operator.index(node_id)
+        node = tree.owner(number) if tree.chained else self._marked(number)
         if node is None:
             return 0.0
         peak, levels = demand_of(node)

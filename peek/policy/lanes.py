@@ -35,12 +35,12 @@ EMA_BETA: Final = 0.3
 
 def check_share(fair_share: object) -> None:
     """Raise `InvalidConfig` unless `fair_share` is a number strictly between 0 and 1."""
-    require_number("fair_share", fair_share, 0.0, 1.0)
+    require_number("fair_share", fair_share, 1.0)
 
 
 def check_slo(slo_s: object) -> None:
     """Raise `InvalidConfig` unless `slo_s` is a positive, finite number of seconds."""
-    require_number("slo_s", slo_s, 0.0, inf)
+    require_number("slo_s", slo_s, inf)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -437,13 +437,10 @@ class Frontier:
             waiting = self.waiting(terminator)
             if waiting.place >= 0:
                 return
-            self._put_own(waiting, below)
+            waiting.lightened()
+            waiting.per_work = 1.0 / waiting.work
+            self._take(waiting, below)
             terminator = terminator.next
-
-    def _put_own(self, waiting: Waiting, group: Below) -> None:
-        waiting.lightened()
-        waiting.per_work = 1.0 / waiting.work
-        self._take(waiting, group)
 
     def renew(self, terminator: Terminator) -> None:
         """Update the piece of a request whose expected answer has changed; called after `follow`."""

@@ -76,7 +76,8 @@ class OverdueLane:
         """Moment on that clock at which the virtual engine has served all requests that have come."""
         self.lead: float = 0.0
         """How far the overdue lane is ahead of the policy's lane, in work / share."""
-        self._answers = Mean(MEMORY)
+        self.answers = Mean(MEMORY)
+        """The length of the latest answers, tokens."""
         self._turns: dict[str, Turn] = {}
         """The turns of waiting requests, by id."""
         self._new: dict[str, PendingRequest] = {}
@@ -91,11 +92,6 @@ class OverdueLane:
         self._picked: list[PendingRequest] = []
         self._in_use = False
         self._several = False
-
-    @property
-    def answer_tokens(self) -> float:
-        """Length of the mean answer, tokens.  O(1)."""
-        return self._answers.mean
 
     # -- arrivals and departures -------------------------------------------------------------------
 
@@ -132,7 +128,7 @@ class OverdueLane:
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
         self._several = several
-        answer = DECODE_WEIGHT * self._answers.mean
+        answer = DECODE_WEIGHT * self.answers.mean
         for name, request in self._new.items():
             turn = self._turns[name]
             prompt = request.num_tokens
@@ -208,18 +204,18 @@ class OverdueLane:
             return
         if request.lane == FAIR_LANE:
             self.lead += work / self.fair_share
-        else:
+        elif request.lane == CACHE_LANE:
             self.lead -= work / (1.0 - self.fair_share)
 
     def answered(self, tokens: int, request_id: str = "") -> None:
         """Learn the length of a complete answer.  O(1)."""
         self._running.pop(request_id, None)
-        self._answers.add(float(tokens))
+        self.answers.add(float(tokens))
 
     def work_of(self, request: PendingRequest, uncached_tokens: int) -> float:
         """The work that a request costs if `uncached_tokens` of its prompt are not cached."""
         prompt = float(request.num_tokens if self._several else max(1, uncached_tokens))
-        return prompt + DECODE_WEIGHT * self._answers.mean
+        return prompt + DECODE_WEIGHT * self.answers.mean
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -228,9 +224,7 @@ class OverdueLane:
 
         O(m log m) with m requests that came back after a preemption or were held, where one may be overdue.
         """
-        for request in self._picked:
-            request.lane = NO_LANE
-        self._picked.clear()
+        self.stand_aside()
         back: list[PendingRequest] = []
         if self._soonest < self.clock:
             back = [tree.request(name) for name, turn in self._back.items() if turn.due < self.clock]
@@ -239,6 +233,13 @@ class OverdueLane:
         turns = OverdueTurns(order, self, tree.handles(), self._back, back)
         self._in_use = turns.head is not None
         return turns if self._in_use else order
+
+    def stand_aside(self) -> None:
+        """Charge no lane for the order to come, and forget what was placed before.  O(requests placed)."""
+        for request in self._picked:
+            request.lane = NO_LANE
+        self._picked.clear()
+        self._in_use = False
 
     def rank_of(self, request: PendingRequest) -> tuple[float, int]:
         """The due moment of a waiting request, infinity if it is not known, and its sequence.  O(1)."""
@@ -299,12 +300,13 @@ class OverdueTurns(RequestStream):
         request = self._order.next()
         while request is not None and request.request_id in self._placed:
             request = self._order.next()
-        if request is not None and head is not None:
+        if request is not None:
             request.lane = CACHE_LANE
-            self._lead -= self._expected(request) / (1.0 - lane.fair_share)
-            self._placed.add(request.request_id)
-            if request is head:
-                self._advance()
+            if head is not None:
+                self._lead -= self._expected(request) / (1.0 - lane.fair_share)
+                self._placed.add(request.request_id)
+                if request is head:
+                    self._advance()
         return request
 
     def _expected(self, request: PendingRequest) -> float:

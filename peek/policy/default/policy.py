@@ -150,6 +150,7 @@ class PeekPolicy(AdmissionPolicy):
         if self._leaves_unshared and not (
             cycle.tree.has_sharing or hits_something(queue, cycle.defers_siblings)
         ):
+            self.overdue.stand_aside()
             return everybody(self._in_turns(Listed(queue)))
         return everybody(self._ordered(cycle, len(queue)))
 

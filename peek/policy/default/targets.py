@@ -21,6 +21,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from peek.policy.base import RequestStream, uncached_tokens
+from peek.policy.lanes import FAIR_LANE
 from peek.request import PendingRequest
 
 _MEMORY_S: Final = 10.0
@@ -115,7 +116,7 @@ class TargetLane:
         self._pace.admitted(tokens, self._waiting > 0)
         if not self._in_use:
             return
-        if request.request_id in self._picked:
+        if request.request_id in self._picked and request.lane != FAIR_LANE:  # not overdue
             price = tokens / (1.0 - self.share)
             self.lead = min(self.lead + price, max(price, _MOST_LEAD))
         else:

@@ -75,19 +75,15 @@ class TenantAccounts:
         self.clock: float = 0.0
         self.lines: dict[str, Line] = {}
         """The waiting tenants, by name."""
-        self._idle: OrderedDict[str, float] = OrderedDict()
+        self.idle: OrderedDict[str, float] = OrderedDict()
+        """Accounts of tenants that do not wait, by name."""
         self.floor: float = 0.0
         """No waiting tenant has a level below this one."""
-
-    @property
-    def idle(self) -> int:
-        """Number of accounts of tenants that do not wait.  O(1)."""
-        return len(self._idle)
 
     def served(self) -> dict[str, float]:
         """Tokens served by tenant, of tenants that wait or are ahead of the fair clock.  O(tenants)."""
         accounts = {tenant: line.served for tenant, line in self.lines.items()}
-        accounts.update({tenant: had for tenant, had in self._idle.items() if had > self.clock})
+        accounts.update({tenant: had for tenant, had in self.idle.items() if had > self.clock})
         return accounts
 
     def arrived(self, request: PendingRequest) -> None:
@@ -95,7 +91,7 @@ class TenantAccounts:
         tenant = request.tenant
         line = self.lines.get(tenant)
         if line is None:
-            line = Line(self._idle.pop(tenant, 0.0))
+            line = Line(self.idle.pop(tenant, 0.0))
             self.lines[tenant] = line
         line.came[request.request_id] = self.clock
 
@@ -113,7 +109,7 @@ class TenantAccounts:
         if line is not None:
             line.served = line.level + tokens
         else:
-            self._keep(tenant, max(self.clock, self._idle.pop(tenant, 0.0)) + tokens)
+            self._keep(tenant, max(self.clock, self.idle.pop(tenant, 0.0)) + tokens)
         self.clock += tokens / float(max(1, len(self.lines)))
 
     def lowest(self) -> float:
@@ -125,10 +121,10 @@ class TenantAccounts:
     def _keep(self, tenant: str, served: float) -> None:
         if served <= self.clock:
             return
-        self._idle[tenant] = served
-        self._idle.move_to_end(tenant)
-        if len(self._idle) > MOST_IDLE:
-            self._idle.popitem(last=False)
+        self.idle[tenant] = served
+        self.idle.move_to_end(tenant)
+        if len(self.idle) > MOST_IDLE:
+            self.idle.popitem(last=False)
 
 
 @final
