@@ -68,7 +68,7 @@ class Raid:
 
     def choose(self) -> list[str]:
         """Return the requests to take, often none.  O(n), a call into each view per branch, and sorting."""
-        for namespace, root in self._victim.planner.tree.roots():
+        for namespace, root in self._victim.planner.roots():
             self._work.update(work_below(root, self._tickets, self._unit))
             top = Branch(root, None, 0, 0)
             top.victim_cursor = self._victim.view.root(namespace)

@@ -288,6 +288,20 @@ class Planner:
         """As `PendingTree.shared_symbols`."""
         return self.tree.shared_symbols(key, namespace)
 
+    def roots(self) -> Iterator[tuple[str, Node]]:
+        """Each namespace in use and the root of its waiting prompts; valid until the queue changes."""
+        return self.tree.roots()
+
+    @property
+    def has_sharing(self) -> bool:
+        """Whether two waiting requests share at least one symbol.  O(1)."""
+        return self.tree.has_sharing
+
+    @property
+    def work_done(self) -> int:
+        """Uncached tokens admitted so far.  O(1)."""
+        return self.stats.uncached_admitted
+
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order_matters(self, cache: CacheView) -> bool:

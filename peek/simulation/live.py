@@ -152,7 +152,7 @@ class LiveBlocks(Live, BlockEngine):
     def plan(self) -> None:
         """Run a cycle; as in vLLM's adapter, a queue that shares nothing and hits nothing is not walked."""
         assert self.planner is not None
-        if self.planner.tree.has_sharing:
+        if self.planner.has_sharing:
             self.cache.lone_requests = -1
         else:
             hits = any(job.symbols and self.cache.holds(job.symbols[0]) for job in self.waiting)
@@ -188,7 +188,7 @@ class LiveRadix(Live, RadixEngine):
 
     def planner_now(self) -> float:
         assert self.planner is not None
-        return float(self.planner.stats.uncached_admitted) * self._token_s
+        return self.planner.work_done * self._token_s
 
 
 def folded(values: Iterable[int] | np.ndarray) -> bytes:
