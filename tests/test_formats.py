@@ -568,6 +568,23 @@ def test_a_cut_prompt_is_one_broken_line_whatever_it_quotes() -> None:
     assert len(read(line[:-60]).broken) == 1
 
 
+@pytest.mark.parametrize("duration", ["time", "request_time", "start_time"])
+@pytest.mark.parametrize("dated", ["ts", "time_local", "time_iso8601", "msec"])
+def test_a_duration_is_not_taken_for_the_time_beside_it(duration: str, dated: str) -> None:
+    """As nginx has them: `request_time` is the seconds that a request took."""
+    at = {
+        "ts": START,
+        "time_local": "22/Nov/2026:05:40:00 +0000",
+        "time_iso8601": "2026-11-22T05:40:00+00:00",
+        "msec": f"{START}.000",
+    }
+    asked = {"request_body": json.dumps({"prompt": TEXT[0]}), duration: 0.5}
+    (only,) = read(jsonl([{**asked, dated: at[dated]}])).arrivals
+    assert (only.at_s, only.is_bare) == (START, False)
+    (bare,) = read(jsonl([asked])).arrivals
+    assert (bare.at_s, bare.is_bare) == (0.5, True)
+
+
 def test_several_prompts_are_as_many_requests() -> None:
     row = {"timestamp": START, "prompt": ["abcdefgh", "abcdxxxx"], "usage": {"completion_tokens": 9}}
     tokens = {"timestamp": START, "input": [[1, 2, 3], [1, 2, 4]]}

@@ -18,9 +18,11 @@ from peek.traffic.times import is_bare, seconds
 
 TIME_NAMES: Final = (
     "timestamp", "arrival_time", "created", "created_at", "time", "ts", "request_time", "start_time",
-    "startTime", "@timestamp", "requestTime", "received_at", "datetime", "date", "time_local",
+    "startTime", "@timestamp", "requestTime", "received_at", "datetime", "date", "msec", "time_iso8601",
+    "time_local",
 )  # fmt: skip
-"""Names of the field with the time, in order; first in the row, then in the request, then in the response."""
+"""Names of the field with the time, in order; first in the row, then in the request, then in the response.
+In each, a date counts before a bare number, which may be a duration, as nginx's `request_time` is."""
 
 OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
 """Fields of the answer's length, in order; first under `usage` of row or response, then in the row itself."""
@@ -102,9 +104,10 @@ class RequestRows:
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
         if self.time:
             return _required(row, self.time)
-        places = (row, body, *_responses(row))
-        found = (place.get(name) for place in places for name in TIME_NAMES)
-        return next((each for each in found if each is not None), None)
+        for place in (row, body, *_responses(row)):
+            if found := [place[name] for name in TIME_NAMES if place.get(name) is not None]:
+                return next((each for each in found if not is_bare(each)), found[0])
+        return None
 
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
         """Return the answer's length in tokens; 0 if unknown."""
