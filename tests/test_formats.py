@@ -685,18 +685,21 @@ ARRAYS: dict[str, Callable[[list[str]], str]] = {
 
 
 @pytest.mark.parametrize("shape", ARRAYS)
+@pytest.mark.parametrize("damage", ["a brace too few", "a brace too many"])
 @given(
     inner=st.lists(st.lists(st.just({"text": "}]{["}), max_size=2), min_size=3, max_size=6), data=st.data()
 )
-def test_a_damaged_object_hides_no_other(shape: str, inner: list[list[Any]], data: st.DataObject) -> None:
-    """It lacks its last brace."""
+def test_a_damaged_object_hides_no_other(
+    shape: str, damage: str, inner: list[list[Any]], data: st.DataObject
+) -> None:
     spaces = None if shape == "a row to a line" else 2
     rows = [json.dumps({"n": at, "inner": each}, indent=spaces) for at, each in enumerate(inner)]
     broken = data.draw(st.integers(1, len(rows) - 1), "broken")
-    rows[broken] = rows[broken][:-1]
+    is_whole = damage == "a brace too many"
+    rows[broken] = rows[broken] + "}" if is_whole else rows[broken][:-1]
     found = []
     for line in documents(lines_of(io.BytesIO(ARRAYS[shape](rows).encode()))):
         with suppress(ValueError):
             found.append(json.loads(line.content))
     whole = [each["n"] for each in found if isinstance(each, dict) and "n" in each]
-    assert whole == [n for n in range(len(rows)) if n != broken]
+    assert whole == [n for n in range(len(rows)) if n != broken or is_whole]

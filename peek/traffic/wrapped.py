@@ -186,7 +186,7 @@ def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iter
                     at = mark.start()
                     lead = content[: mark.end()] if not content[:at].strip() else sign
                 depth += 1
-            elif sign in (b"}", b"]"):
+            elif (sign == b"}" and depth > base) or (sign == b"]" and depth):  # one too many closes nothing
                 depth -= 1
                 if depth == base and sign == b"}":
                     yield _joined([*held, Line(line.number, content[at : mark.end()], b"")], b"\n")
