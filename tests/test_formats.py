@@ -676,6 +676,45 @@ def test_an_image_counts_as_one_whatever_its_size() -> None:
     assert 4 * 576 < len(one.prompt) < 4 * 620
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.com/NAME.png", "detail": "high"}},
+        {"type": "image_url", "image_url": {"detail": "low", "url": "https://example.com/NAME.png"}},
+        {"type": "input_image", "image_url": "https://example.com/NAME.png"},
+        {"type": "video_url", "video_url": {"url": "https://example.com/NAME.mp4"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,NAME"}},
+    ],
+)
+def test_an_image_with_an_address_counts_as_one(part: dict[str, Any]) -> None:
+    def asked(name: str) -> dict[str, Any]:
+        image = json.loads(json.dumps(part).replace("NAME", name))
+        content = [{"type": "text", "text": "Look at https://example.com."}, image]
+        return {"timestamp": START, "messages": [{"role": "user", "content": content}]}
+
+    one, again, other = (each.prompt for each in read(jsonl(map(asked, "aab"))).arrivals)  # type: ignore
+    assert one == again != other
+    assert 4 * 576 < len(one) == len(other) < 4 * 620
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "NAME" * 100},
+        {"type": "function_call_output", "call_id": "c", "output": "NAME" * 100},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "NAME" * 100}]},
+    ],
+)
+def test_calls_and_their_results_are_part_of_the_prompt(item: dict[str, Any]) -> None:
+    """In the Responses API they are items of their own, without a role."""
+    asked = [{"role": "user", "content": "q"}, item, {"role": "user", "content": "r"}]
+    row = json.dumps({"timestamp": START, "input": asked})
+    texts = [row.replace("NAME", name) + "\n" for name in ("sunny", "rainy")]
+    one, other = (each.prompt for each in read("".join(texts)).arrivals)  # type: ignore[union-attr]
+    assert one != other
+    assert len(one) == len(other) > 500
+
+
 ARRAYS: dict[str, Callable[[list[str]], str]] = {
     "a row to a line": lambda rows: "[\n" + ",\n".join(rows) + "\n]\n",
     "the first with its bracket": lambda rows: "[" + ",\n".join(rows) + "]",
