@@ -548,6 +548,19 @@ def test_two_old_lines_that_became_one_are_taken_for_neither() -> None:
     assert read(f"{line}\n{first}\n").arrivals == read(f"{first}\n").arrivals != []
 
 
+@pytest.mark.parametrize("prompt", ["[INST] Who? [/INST]", "{name}, who?", "[1, 2", "{"])
+def test_a_cell_with_a_bracket_may_be_text(prompt: str) -> None:
+    found = read(as_csv(("timestamp", "prompt"), [(ISO[0], prompt), (ISO[1], "[1, 2]")]))
+    assert [each.prompt for each in found.arrivals] == [prompt, [1, 2]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["messages", "body"])
+def test_a_cell_that_is_cut_is_named(name: str) -> None:
+    whole = json.dumps({"messages": CHATS[0], "body": {"messages": CHATS[0]}}[name])
+    found = read(as_csv(("timestamp", name), [(ISO[0], whole), (ISO[1], whole[:-9])]))
+    assert [len(found.arrivals), len(found.broken)] == [1, 1]
+
+
 def test_a_cell_may_have_line_ends() -> None:
     prompts = ['one\n\ntwo, "three"', "four", "five\r\nsix"]
     found = read(as_csv(["timestamp", "prompt"], [[START + i, text] for i, text in enumerate(prompts)]))
@@ -626,6 +639,20 @@ def test_a_loggers_message_beside_a_request_is_not_the_line(place: str, body: An
 def test_a_field_without_a_prompt_does_not_hide_the_request(name: str, asked: dict[str, Any]) -> None:
     found = read(jsonl([{"timestamp": START, name: {"method": "POST", "id": 7}, **asked}]))
     assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
+
+
+def test_lines_of_an_export_are_unwrapped() -> None:
+    """As `aws logs filter-log-events` writes them."""
+    lines = (LOGS / "vllm-0.32.0-debug.log").read_text().splitlines()
+    events = [
+        {"logStreamName": "s", "timestamp": 1000 * START + at, "message": line, "eventId": "7"}
+        for at, line in enumerate(lines)
+    ]
+    plain, found = read("\n".join(lines)), read(json.dumps({"events": events}, indent=4))
+    assert found.broken == []
+    assert [each.prompt for each in found.arrivals] == IDS  # type: ignore[union-attr]
+    assert len(found.endings) == len(plain.endings)
+    assert all(START <= (each.at_s or 0.0) < START + 9 for each in found.arrivals)
 
 
 def test_a_bad_row_of_an_export_costs_itself_only() -> None:

@@ -16,7 +16,7 @@ from peek.errors import InvalidKey, WorkloadError
 from peek.offline.formats import PROMPT_NAMES, Line, excerpt, excerpt_of, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Event, Measured
-from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, tokens_of
+from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, parsed, tokens_of
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
@@ -110,12 +110,11 @@ class _Csv(Format):
                 line.name, row["request tokens"], row["response tokens"], row["timestamp"], "s"
             )
         else:
-            loads, is_json = self.reader.loads, re.compile(r"\s*[{\[]").match
-            parsed = {name: loads(cell) if is_json(cell) else cell for name, cell in row.items() if cell}
+            found = {name: parsed(cell) for name, cell in row.items() if cell}
             told = self.reader.rows.output  # a cell is text: a number there is a length, not an answer
-            parsed.update({told: tokens_of(parsed[told])} if tokens_of(parsed.get(told)) else {})
+            found.update({told: tokens_of(found[told])} if tokens_of(found.get(told)) else {})
             self.requests += 1
-            yield from self.reader.rows.events(parsed, line.name)
+            yield from self.reader.rows.events(found, line.name)
 
     def _measured(self, name: str, prompt: str, answer: str, at: str, unit: str = "") -> Measured:
         if not (prompt.isdecimal() and answer.isdecimal()):

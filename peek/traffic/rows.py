@@ -65,7 +65,7 @@ class RequestRows:
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
         body = _body_of(row)
-        messages = _parsed(body.get("messages"))
+        messages = parsed(body.get("messages"))
         first = messages[0] if isinstance(messages, list) and messages else None
         content = first.get("content") if isinstance(first, dict) else None
         if _REDACTED in (row.get("messages"), messages, content):
@@ -153,9 +153,9 @@ def ending(name: str, output: object, prompt: object, cached: object) -> Ending:
     return Ending(name, tokens_of(output), *((prompt_tokens, cached) if known else ()))
 
 
-def _parsed(value: object) -> Any:
-    """Return a list that is written as JSON text; anything else as it is."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
+def parsed(value: object) -> Any:
+    """Return a list or an object that is written as JSON text; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
     return value

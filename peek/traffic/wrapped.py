@@ -50,7 +50,7 @@ _FIELDS: Final = (
 _DOCKER_PART: Final = 16_000  # bytes below which a line without an end is whole; Docker splits at 16 KiB
 
 # Fields in which an export holds its list of rows.
-_LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
+_LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "events", "hits", "results")
 
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
 _DEEPEST: Final = 6  # wrappings around one line
@@ -65,7 +65,9 @@ class Unwrapping:
 
     def lines(self, content: bytes) -> Iterator[Inner]:
         """Yield the line inside; nothing while it is incomplete, several lines for an export."""
-        inner = Inner(content.decode("utf-8", "replace").rstrip("\r\n"))
+        return self._inside(Inner(content.decode("utf-8", "replace").rstrip("\r\n")))
+
+    def _inside(self, inner: Inner, in_export: bool = False) -> Iterator[Inner]:
         for _ in range(_DEEPEST):
             found = self._once(inner)
             if found is None:
@@ -73,11 +75,12 @@ class Unwrapping:
             if found is inner:
                 break
             inner = found
-        whole = inner.row or {}
+        whole = {} if in_export or inner.row is None else inner.row
         for rows in (whole[name] for name in _LISTS if name in whole):
             is_list = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
             if is_list and not is_request(whole):  # else the list stands beside a request, as its answer does
-                yield from (inner._replace(row=row) for row in rows)
+                for row in rows:
+                    yield from self._inside(inner._replace(row=row), in_export=True)
                 return
         yield inner
 
