@@ -669,6 +669,15 @@ def test_no_more_than_the_prompt_was_cached(cached: object, known: int) -> None:
     assert ending.cached_tokens == known
 
 
+def test_another_sender_with_the_same_name_for_times_is_not_litellm() -> None:
+    """As Langfuse exports what it observed."""
+    row = {"type": "GENERATION", "traceId": "t", "startTime": ISO[0], "modelParameters": {"max_tokens": 9}}
+    assert read(jsonl([{**row, "input": CHATS[0]}])).names == {"requests as OpenAI's"}
+    found = read(jsonl([{**row, "input": {"chat": CHATS[0]}}]))
+    assert found.broken == ["input is neither text nor token ids"]
+    assert found.reader.hints() == []
+
+
 def test_messages_may_be_written_as_text() -> None:
     plain = read(jsonl([{"startTime": ISO[0], "messages": CHATS[0]}]))
     found = read(jsonl([{"startTime": ISO[0], "messages": json.dumps(CHATS[0])}]))

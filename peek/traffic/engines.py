@@ -105,7 +105,7 @@ _VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
 _VLLM_ARENA: Final = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 _VLLM_SEATS: Final = re.compile(r"'max_num_seqs': (\d+)")
 _VLLM_LINE: Final = re.compile(
-    r"(?:\(\S+(?: pid=\d+)?\) )?(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r"(?:\(\S{1,99}(?: pid=\d+)?\) )?(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r" (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) (?:\[[^\]]*\]|\S+:\d+\]) (?=.)"
 )
 _MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d+)")
@@ -140,8 +140,8 @@ class VllmLog(Format):
         text, at_s, level = line.text, line.at_s, line.level
         if line.row is not None:
             return None
-        head = _VLLM_LINE.match(text)
         opener = _VLLM_OPENER.search(text)
+        head = _VLLM_LINE.search(text, 0, opener.end()) if opener else _VLLM_LINE.match(text)
         if head is None and opener is None and not level and not _VLLM_CUT.search(text):
             return None
         if at_s is None and head is not None:

@@ -218,7 +218,8 @@ class _Litellm(_Requests):
     hint = "LiteLLM leaves messages out with turn_off_message_logging; its logging callback writes them"
 
     def mine(self, row: dict[str, Any]) -> bool:
-        return "startTime" in row or "proxy_server_request" in row or "litellm_call_id" in row
+        is_payload = "startTime" in row and "messages" in row
+        return is_payload or "proxy_server_request" in row or "litellm_call_id" in row
 
 
 class _Proxy(_Requests):
