@@ -655,6 +655,14 @@ def test_lines_of_an_export_are_unwrapped() -> None:
     assert all(START <= (each.at_s or 0.0) < START + 9 for each in found.arrivals)
 
 
+@pytest.mark.parametrize("whole", ["%s", '{"data": %s}'])
+def test_a_row_costs_no_more_for_the_many_on_its_line(whole: str) -> None:
+    """A copy of the line, or a search in it, for each of them would take minutes."""
+    rows = [{"level": "info", "note": "nothing"}] * 60_000 + [{"timestamp": START, "prompt": "x"}]
+    found = read(whole % json.dumps(rows))
+    assert [len(found.arrivals), len(found.broken)] == [1, 60_000]
+
+
 def test_a_bad_row_of_an_export_costs_itself_only() -> None:
     good, bad = {"timestamp": START, "prompt": "x"}, {"timestamp": "soon", "prompt": "y"}
     found = read(json.dumps({"data": [good, bad, good, bad, good]}))

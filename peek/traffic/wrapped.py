@@ -80,7 +80,7 @@ class Unwrapping:
             is_list = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
             if is_list and not is_request(whole):  # else the list stands beside a request, as its answer does
                 for row in rows:
-                    yield from self._inside(inner._replace(row=row), in_export=True)
+                    yield from self._inside(inner._replace(text="", row=row), in_export=True)
                 return
         yield inner
 
@@ -179,6 +179,7 @@ def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iter
     lead = b""  # what its line begins with
     for line in lines:
         content, at = line.content, 0
+        begins = len(content) - len(content.lstrip())
         if strict and held and content.startswith(lead):
             yield _joined(held, b"\n")
             held, depth = [], base
@@ -187,7 +188,7 @@ def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iter
             if sign in (b"{", b"["):
                 if depth == base and sign == b"{":
                     at = mark.start()
-                    lead = content[: mark.end()] if not content[:at].strip() else sign
+                    lead = content[: mark.end()] if at == begins else sign
                 depth += 1
             elif (sign == b"}" and depth > base) or (sign == b"]" and depth):  # one too many closes nothing
                 depth -= 1
