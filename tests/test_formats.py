@@ -605,6 +605,7 @@ def test_several_prompts_are_as_many_requests() -> None:
     assert [each.prompt for each in found.arrivals] == ["abcdefgh", "abcdxxxx", [1, 2, 3], [1, 2, 4]]
     assert [each.output_tokens for each in found.endings] == [5, 5, 0, 0]
     assert len({each.name for each in found.arrivals}) == 4
+    assert sum(each.requests for each in found.reader.formats) == found.tracer.counts.requests == 4
 
 
 @pytest.mark.parametrize("name", ["data", "results", "items", "logs"])

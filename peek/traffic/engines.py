@@ -191,7 +191,6 @@ class VllmLog(Format):
             return  # the prompt is embeddings
         self._tells_ids |= ids != "None"
         if name in self._prompts:
-            self.requests += 1
             yield self._prompts.pop(name)
         self._prompts[name] = Arrival(name, at_s, known)
         self._longest = max(self._longest, len(known))
@@ -221,7 +220,6 @@ class VllmLog(Format):
         allowed = _MAX_TOKENS.search(params)
         adapter = _LORA_NAME.search(lora)
         namespace = literal_eval(adapter[1]) if adapter else arrival.namespace
-        self.requests += 1
         yield arrival._replace(most_tokens=tokens_of(allowed and allowed[1]), namespace=namespace)
 
     def rest(self) -> Iterable[Event]:
@@ -230,7 +228,6 @@ class VllmLog(Format):
         self.bare += len(self._bodies) - len(bodies)
         self._prompts.clear()
         self._bodies.clear()
-        self.requests += len(waiting)
         return waiting
 
     def cut(self) -> str:
@@ -366,7 +363,6 @@ class SglangLog(Format):
         if any(map(_is_cut, prompts)):
             self._cut_prompts += 1
             raise WorkloadError(CUT)
-        self.requests += len(names)
         for each, asked, limits in zip(names, prompts, samplings, strict=False):
             allowed = tokens_of(limits.get("max_new_tokens"))
             yield Arrival(str(each), at_s, asked, namespace, most_tokens=allowed, priority=priority)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
 from peek.offline.formats import PROMPT_NAMES, Line, excerpt, excerpt_of, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
-from peek.traffic.events import Arrival, Event, Measured
+from peek.traffic.events import Arrival, Ending, Event, Measured
 from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, parsed, tokens_of
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
@@ -113,7 +112,6 @@ class _Csv(Format):
             found = {name: parsed(cell) for name, cell in row.items() if cell}
             told = self.reader.rows.output  # a cell is text: a number there is a length, not an answer
             found.update({told: tokens_of(found[told])} if tokens_of(found.get(told)) else {})
-            self.requests += 1
             yield from self.reader.rows.events(found, line.name)
 
     def _measured(self, name: str, prompt: str, answer: str, at: str, unit: str = "") -> Measured:
@@ -124,9 +122,7 @@ class _Csv(Format):
         tokens = _bounded(prompt)
         if tokens == 0:
             raise WorkloadError("the prompt is empty")
-        found = Measured(name, seconds(at, unit), tokens, _bounded(answer))
-        self.requests += 1
-        return found
+        return Measured(name, seconds(at, unit), tokens, _bounded(answer))
 
 
 def _split(text: str, strict: bool = False) -> list[str]:
@@ -165,9 +161,7 @@ class _Trace(Format):
             raise WorkloadError("hash_ids are no whole numbers")
         elif not isinstance(block, int) or block < 1 or len(ids) != -(-prompt // block):
             raise WorkloadError(f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block!r}")
-        self.requests += 1
-        tenant = row.get("tenant", "")
-        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, str(tenant))
+        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, str(row.get("tenant", "")))
 
 
 class _Sessions(Format):
@@ -196,9 +190,7 @@ class _Requests(Format):
         return True
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
-        found = list(self.reader.rows.events(row, line.name))  # an error leaves the whole row out
-        self.requests += 1
-        for event in found:
+        for event in self.reader.rows.events(row, line.name):
             if isinstance(event, Arrival) and event.at_s is None:
                 event = event._replace(at_s=line.at_s)
             yield event
@@ -284,7 +276,10 @@ class Reader:
 
     def rest(self) -> Iterator[Event]:
         """Return the events that are still held back when all files are read."""
-        return chain.from_iterable(each.rest() for each in self.formats)
+        for each in self.formats:
+            for event in each.rest():
+                each.requests += 1
+                yield event
 
     def cut(self) -> str:
         """Return a message if a log has cut prompts; else ""."""
@@ -314,6 +309,7 @@ class Reader:
             except _NOT_UNDERSTOOD as error:
                 what = excerpt_of(error)
                 raise WorkloadError(f"a request is logged in a way that is not understood: {what}") from None
+            each.requests += sum(not isinstance(event, Ending) for event in events)
             self.own += not events
             yield from events
             return
