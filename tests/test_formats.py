@@ -548,6 +548,30 @@ def test_two_old_lines_that_became_one_are_taken_for_neither() -> None:
     assert read(f"{line}\n{first}\n").arrivals == read(f"{first}\n").arrivals != []
 
 
+@pytest.mark.parametrize(
+    ("header", "fields", "at_s"),
+    [
+        (("", "when", "question", "tokens"), {"time": "when", "prompt": "question"}, TIMES[0]),
+        (("id", "Timestamp", "Question", "n"), {"time": "Timestamp", "prompt": "Question"}, TIMES[0]),
+        (("", "when", "messages", "n"), {"time": "when"}, TIMES[0]),
+        (("", "made", "prompt", "n"), {}, None),  # for --rate
+    ],
+)
+def test_columns_of_csv_may_have_any_name(
+    header: tuple[str, ...], fields: dict[str, str], at_s: float | None
+) -> None:
+    asked = json.dumps(CHATS[0]) if "messages" in header else TEXT[0]
+    found = read(as_csv(header, [("7", ISO[0], asked, "9")]), **fields, output=header[3])
+    assert [each.at_s for each in found.arrivals] == [at_s]
+    assert [each.output_tokens for each in found.endings] == [9]
+    assert found.names == {"CSV"}
+
+
+def test_words_between_commas_are_no_header() -> None:
+    found = read("started\nloaded id, prompt, output\n\nid,,output\na, b, c\n", prompt="", time="")
+    assert (found.reader.unknown, found.broken) == (4, [])
+
+
 @pytest.mark.parametrize("prompt", ["[INST] Who? [/INST]", "{name}, who?", "[1, 2", "{"])
 def test_a_cell_with_a_bracket_may_be_text(prompt: str) -> None:
     found = read(as_csv(("timestamp", "prompt"), [(ISO[0], prompt), (ISO[1], "[1, 2]")]))

@@ -80,15 +80,18 @@ class _Csv(Format):
         if self._columns:
             return self._cells(line)
         try:
-            return self._header(_split(line.text))
+            return self._header(_split(line.text), line.name.endswith(":1"))
         except csv.Error:  # no CSV: carriage returns in the line, as a progress bar writes them
             return None
 
-    def _header(self, cells: list[str]) -> Iterable[Event] | None:
-        columns = [cell.strip().lower() for cell in cells]
+    def _header(self, cells: list[str], is_first: bool) -> Iterable[Event] | None:
+        """Read a header; one without times, for which the user gives a rate, has to be the file's first line."""
+        columns, rows = [cell.strip().lower() for cell in cells], self.reader.rows
         lengths = set(self._AZURE) <= set(columns) or set(self._BURST) <= set(columns)
-        asked = {"prompt", "messages", "body", "request_body", "input"} & set(columns)
-        if not lengths and not (asked and {each.lower() for each in TIME_NAMES} & set(columns)):
+        named = [path.partition(".")[0].lower() or None for path in (rows.prompt, rows.time)]
+        asked = {"prompt", "messages", "body", "request_body", "input", named[0]} & set(columns)
+        timed = {*map(str.lower, TIME_NAMES), named[1]} & set(columns)
+        if not lengths and not (asked and (timed or is_first)):
             return None
         self._columns = columns if lengths else [cell.strip() for cell in cells]
         self.hint = LENGTHS_HINT if lengths else ""
