@@ -119,7 +119,7 @@ def print_batches(batches: list[Batch], judged: bool = True) -> None:
 
 
 def say(text: str, indent: str = "") -> None:
-    """Print a paragraph in the terminal's width, 80 if that is unknown; lines after the first are indented."""
+    """Print a paragraph in the terminal's width, or 80; `indent` begins its lines after the first."""
     width = Console().width or 80
     print(fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 

@@ -85,7 +85,7 @@ class _Csv(Format):
             return None
 
     def _header(self, cells: list[str], is_first: bool) -> Iterable[Event] | None:
-        """Read a header; one without times, for which the user gives a rate, has to be the file's first line."""
+        """Read a header; one without times has to be the file's first line."""
         columns, rows = [cell.strip().lower() for cell in cells], self.reader.rows
         lengths = set(self._AZURE) <= set(columns) or set(self._BURST) <= set(columns)
         named = [path.partition(".")[0].lower() or None for path in (rows.prompt, rows.time)]
