@@ -605,6 +605,26 @@ def test_a_cut_prompt_is_one_broken_line_whatever_it_quotes() -> None:
     assert len(read(line[:-60]).broken) == 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda method, path: {"request": f"{method} {path} HTTP/1.1", "status": 200},  # nginx
+        lambda method, path: {"request": {"method": method, "uri": path, "host": "h"}, "status": 200},  # Caddy
+        lambda method, path: {"method": method, "path": path, "duration": 7},  # Envoy
+    ],
+)
+def test_a_call_without_a_body_is_no_broken_line(call: Callable[[str, str], dict[str, Any]]) -> None:
+    """As checks of health between requests whose bodies are logged."""
+    asked = {"request_body": json.dumps({"prompt": TEXT[0]}), "timestamp": ISO[0]}
+    health = {**call("GET", "/health"), "timestamp": ISO[1], "request_body": ""}
+    found = read(jsonl([health, {**call("POST", "/v1/completions"), **asked}, health]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
+    assert (found.broken, found.reader.own) == ([], 2)
+    found = read(jsonl([call("POST", "/v1/completions"), call("GET", "/health")]))
+    assert (found.bare, found.broken, found.arrivals) == (1, [], [])
+    assert "an access log has no prompts" in found.reader.hints()[0]
+
+
 @pytest.mark.parametrize("duration", ["time", "request_time", "start_time"])
 @pytest.mark.parametrize("dated", ["ts", "time_local", "time_iso8601", "msec"])
 def test_a_duration_is_not_taken_for_the_time_beside_it(duration: str, dated: str) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line, excerpt, excerpt_of, json_fault
+from peek.offline.formats import Line, excerpt, excerpt_of, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Ending, Event, Measured
-from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, parsed, tokens_of
+from peek.traffic.rows import LARGEST, TIME_NAMES, RequestRows, is_request, parsed, tokens_of
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
@@ -45,15 +45,19 @@ class _Access(Format):
     name, kind = "an access log", "log"
     hint = "an access log has no prompts: take the engine's own log, or log the bodies of requests"
 
-    _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" (\d{3})\b')
+    _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" \d{3}\b')
     _ASKED: Final = re.compile(r"/(?:completions|messages|responses|embeddings|generate)\b")
 
     def events(self, line: Inner) -> Iterable[Event] | None:
-        row, found = line.row, self._CALL.search(line.text)
-        method, path = (found[1], found[2]) if found else (None, None)
-        if row is not None:
-            method, path = row.get("method"), row.get("path", row.get("uri", row.get("url")))
-        if not isinstance(method, str) or not isinstance(path, str) or (row and _has_prompt(row)):
+        row = line.row or {}
+        if is_request(row):
+            return None
+        asked = row.get("request")
+        found = self._CALL.search(f'"{asked}" 200' if row else line.text)  # nginx's `request`, or a line
+        place = asked if isinstance(asked, dict) else row
+        method, path = place.get("method"), place.get("path", place.get("uri", place.get("url")))
+        method, path = found.groups() if found else (method, path)
+        if not isinstance(method, str) or not isinstance(path, str):
             return None
         self.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
         return ()
@@ -144,7 +148,7 @@ class _Trace(Format):
 
     def events(self, line: Inner) -> Iterable[Event] | None:
         row = line.row
-        if row is None or not row.keys() >= set(self._NEEDED) or _has_prompt(row):
+        if row is None or not row.keys() >= set(self._NEEDED) or is_request(row):
             return None
         return self._read(row, line.name)
 
@@ -185,7 +189,7 @@ class _Requests(Format):
 
     def events(self, line: Inner) -> Iterable[Event] | None:
         row = line.row
-        if row is None or not (self.mine(row) and (_has_prompt(row) or self.reader.rows.prompt)):
+        if row is None or not (self.mine(row) and (is_request(row) or self.reader.rows.prompt)):
             return None
         return self._read(line, row)
 
@@ -224,11 +228,10 @@ class _Proxy(_Requests):
         return any(name in row for name in ("request_body", "requestBody", "req_body", "http_buffered_trace"))
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
-        tapped = row.get("http_buffered_trace")
         path = row.get("path", row.get("uri"))
         if isinstance(path, str) and not _Access._ASKED.search(path):
             return iter(())
-        return super()._read(line, {**row, **tapped} if isinstance(tapped, dict) else row)
+        return super()._read(line, row)
 
 
 FORMATS: Final[tuple[type[Format], ...]] = (
@@ -333,16 +336,6 @@ class Reader:
         self.unknown += 1
         if self.unknown == 1:
             self.example, self.where = excerpt(text or repr(line.row)), number
-
-
-def _has_prompt(row: dict[str, Any]) -> bool:
-    """Whether a row holds a request, as its field names show."""
-    places = [row, *(row.get(name) for name in (*BODY_NAMES, "params", "http_buffered_trace"))]
-    return any(
-        place.lstrip().startswith(("{", *BASE64_OBJECTS)) if isinstance(place, str)
-        else isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request"))
-        for place in places
-    )  # fmt: skip
 
 
 def _bounded(tokens: int | float | str) -> int:

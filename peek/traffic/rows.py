@@ -64,6 +64,7 @@ class RequestRows:
         """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
+        row = _untapped(row)
         body = _body_of(row)
         messages = parsed(body.get("messages"))
         first = messages[0] if isinstance(messages, list) and messages else None
@@ -185,6 +186,12 @@ def _body_of(row: dict[str, Any]) -> dict[str, Any]:
     return first or {}
 
 
+def _untapped(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of Envoy's tap with request and response as fields of its own; any other as it is."""
+    tapped = row.get("http_buffered_trace")
+    return {**row, **tapped} if isinstance(tapped, dict) else row
+
+
 def _has_prompt(body: dict[str, Any]) -> bool:
     return any(name in body for name in formats.PROMPT_NAMES)
 
@@ -192,7 +199,7 @@ def _has_prompt(body: dict[str, Any]) -> bool:
 def is_request(row: dict[str, Any]) -> bool:
     """Whether a row holds a prompt in one of the usual places; True also for one that is cut."""
     try:
-        return _has_prompt(_body_of(row))
+        return _has_prompt(_body_of(_untapped(row)))
     except WorkloadError:
         return True
 
