@@ -224,11 +224,8 @@ class VllmLog(Format):
 
     def rest(self) -> Iterable[Event]:
         bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
-        waiting = [*self._prompts.values(), *bodies]
         self.bare += len(self._bodies) - len(bodies)
-        self._prompts.clear()
-        self._bodies.clear()
-        return waiting
+        return [*self._prompts.values(), *bodies]
 
     def cut(self) -> str:
         """Return a message if the server's `--max-log-len` has cut prompts.

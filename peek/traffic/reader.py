@@ -68,12 +68,16 @@ class _Csv(Format):
 
     name = "CSV"
 
-    _AZURE: Final = ("timestamp", "contexttokens", "generatedtokens")
-    _BURST: Final = ("timestamp", "model", "request tokens", "response tokens")
+    # Columns of Azure's and of BurstGPT's lengths, with the unit of numeric times.
+    _LENGTHS: Final = {
+        ("timestamp", "contexttokens", "generatedtokens"): "",
+        ("timestamp", "model", "request tokens", "response tokens"): "s",
+    }
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
         self._columns: list[str] = []
+        self._lengths: tuple[str, ...] = ()  # those of `_LENGTHS` that the file has
 
     def begin(self) -> None:
         self._columns = []
@@ -91,15 +95,15 @@ class _Csv(Format):
     def _header(self, cells: list[str], is_first: bool) -> Iterable[Event] | None:
         """Read a header; one without times has to be the file's first line."""
         columns, rows = [cell.strip().lower() for cell in cells], self.reader.rows
-        lengths = set(self._AZURE) <= set(columns) or set(self._BURST) <= set(columns)
+        self._lengths = next((names for names in self._LENGTHS if set(names) <= set(columns)), ())
         named = [path.partition(".")[0].lower() or None for path in (rows.prompt, rows.time)]
         asked = {"prompt", "messages", "body", "request_body", "input", named[0]} & set(columns)
         timed = {*map(str.lower, TIME_NAMES), named[1]} & set(columns)
-        if not lengths and not (asked and (timed or is_first)):
+        if not self._lengths and not (asked and (timed or is_first)):
             return None
-        self._columns = columns if lengths else [cell.strip() for cell in cells]
-        self.hint = LENGTHS_HINT if lengths else ""
-        self.reader.is_lengths |= lengths
+        self._columns = columns if self._lengths else [cell.strip() for cell in cells]
+        self.hint = LENGTHS_HINT * bool(self._lengths)
+        self.reader.is_lengths |= bool(self._lengths)
         return ()
 
     def _cells(self, line: Inner) -> Iterator[Event]:
@@ -109,19 +113,16 @@ class _Csv(Format):
         if len(cells) != len(self._columns):
             raise WorkloadError(f"{len(cells)} cells for {len(self._columns)} columns")
         row = dict(zip(self._columns, cells, strict=True))
-        if "contexttokens" in row:
-            yield self._measured(line.name, row["contexttokens"], row["generatedtokens"], row["timestamp"])
-        elif "request tokens" in row:
-            yield self._measured(
-                line.name, row["request tokens"], row["response tokens"], row["timestamp"], "s"
-            )
+        if self._lengths:
+            at_s = seconds(row["timestamp"], self._LENGTHS[self._lengths])
+            yield self._measured(line.name, at_s, *(row[name] for name in self._lengths[-2:]))
         else:
             found = {name: parsed(cell) for name, cell in row.items() if cell}
             told = self.reader.rows.output  # a cell is text: a number there is a length, not an answer
             found.update({told: tokens_of(found[told])} if tokens_of(found.get(told)) else {})
             yield from self.reader.rows.events(found, line.name)
 
-    def _measured(self, name: str, prompt: str, answer: str, at: str, unit: str = "") -> Measured:
+    def _measured(self, name: str, at_s: float, prompt: str, answer: str) -> Measured:
         if not (prompt.isdecimal() and answer.isdecimal()):
             raise WorkloadError(
                 f"lengths are {excerpt_of(prompt)} and {excerpt_of(answer)}, not whole numbers"
@@ -129,7 +130,7 @@ class _Csv(Format):
         tokens = _bounded(prompt)
         if tokens == 0:
             raise WorkloadError("the prompt is empty")
-        return Measured(name, seconds(at, unit), tokens, _bounded(answer))
+        return Measured(name, at_s, tokens, _bounded(answer))
 
 
 def _split(text: str, strict: bool = False) -> list[str]:

@@ -67,9 +67,7 @@ class RequestRows:
         row = _untapped(row)
         body = _body_of(row)
         messages = parsed(body.get("messages"))
-        first = messages[0] if isinstance(messages, list) and messages else None
-        content = first.get("content") if isinstance(first, dict) else None
-        if _REDACTED in (row.get("messages"), messages, content):
+        if _REDACTED in (row.get("messages"), messages, _at(messages, "0.content")):
             raise WorkloadError("LiteLLM has left the messages out (turn_off_message_logging)")
         body = {**body, "messages": messages} if messages is not None else body
         asked = _each(_asked(row, body, self.prompt) if self.prompt else body)
@@ -94,8 +92,8 @@ class RequestRows:
         usage: dict[str, Any] = next(
             (place["usage"] for place in places if isinstance(place.get("usage"), dict)), {}
         )
-        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        cached = _at(details, "cached_tokens")
         prompt_tokens = tokens_of(usage.get("prompt_tokens") or usage.get("input_tokens"))
         if _ANTHROPIC_CACHED in usage:  # beside `input_tokens`, not among them
             cached = tokens_of(usage[_ANTHROPIC_CACHED])
