@@ -686,14 +686,24 @@ def test_a_field_without_a_prompt_does_not_hide_the_request(name: str, asked: di
     assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
 
 
-def test_lines_of_an_export_are_unwrapped() -> None:
-    """As `aws logs filter-log-events` writes them."""
+EXPORTS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "aws logs filter-log-events": lambda events: json.dumps({"events": events}, indent=4),
+    "elasticdump": lambda events: jsonl([{"_index": "logs", "_source": event} for event in events]),
+    "a search of Elastic": lambda events: json.dumps(
+        {"took": 5, "hits": {"total": 9, "hits": [{"_id": "x", "_source": event} for event in events]}}
+    ),
+    "gcloud logging read": lambda events: json.dumps([{"jsonPayload": event} for event in events], indent=2),
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_lines_of_an_export_are_unwrapped(export: str) -> None:
     lines = (LOGS / "vllm-0.32.0-debug.log").read_text().splitlines()
     events = [
         {"logStreamName": "s", "timestamp": 1000 * START + at, "message": line, "eventId": "7"}
         for at, line in enumerate(lines)
     ]
-    plain, found = read("\n".join(lines)), read(json.dumps({"events": events}, indent=4))
+    plain, found = read("\n".join(lines)), read(EXPORTS[export](events))
     assert found.broken == []
     assert [each.prompt for each in found.arrivals] == IDS  # type: ignore[union-attr]
     assert len(found.endings) == len(plain.endings)

@@ -47,6 +47,8 @@ _FIELDS: Final = (
 )  # fmt: skip
 """Field of the line and field of its time in JSON of Docker, Fluent Bit, a logger, journald, Loki, Google."""
 
+_PAYLOADS: Final = ("jsonPayload", "_source", "hits")  # of Google; of Elastic, for a row and for all of them
+
 _DOCKER_PART: Final = 16_000  # bytes below which a line without an end is whole; Docker splits at 16 KiB
 
 # Fields in which an export holds its list of rows.
@@ -126,9 +128,9 @@ class Unwrapping:
                 return self._joined(f"json {row.get('stream')}", found, ends)
             if isinstance(text, dict) and field in ("log", "message") and clock in row:
                 return Inner("", text, _time(row[clock], inner.at_s))
-        payload = row.get("jsonPayload")
-        if isinstance(payload, dict):
-            return Inner("", payload, _time(row.get("timestamp"), inner.at_s))
+        for payload in map(row.get, _PAYLOADS):
+            if isinstance(payload, dict):
+                return Inner("", payload, _time(row.get("timestamp"), inner.at_s))
         return inner
 
     def _joined(self, stream: str, part: Inner, ends: bool) -> Inner | None:
