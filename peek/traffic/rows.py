@@ -75,10 +75,9 @@ class RequestRows:
         tenant = _at(row, self.tenant) if self.tenant else None
         allowed = next(filter(None, (tokens_of(body.get(key)) for key in _ALLOWED_NAMES)), 0)
         ending = self._ending(row, name)  # before the first `yield`: an error leaves the whole row out
-        shares = len(requests)
-        at = self._time(row, body)
+        shares, at = len(requests), self._time(row, body)
         at_s = None if at is None else seconds(at, self.time_unit)
-        bare = at_s is not None and not self.time_unit and is_bare(at)
+        bare = not self.time_unit and is_bare(at)
         named = "" if tenant is None else str(tenant)
         priority = body["priority"] if type(body.get("priority")) is int else 0
         for place, request in enumerate(requests):
