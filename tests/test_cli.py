@@ -365,14 +365,14 @@ def test_names_that_are_no_unicode_are_escaped(tmp_path: Path, capsys: Capsys) -
     assert "<title>peek check: \\udcff.jsonl</title>" in page.read_text()
 
 
-@pytest.mark.parametrize("columns", ["80", "120", ""])
+@pytest.mark.parametrize("columns", ["80", "120", "", "0"])
 def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     width = {"COLUMNS": columns} if columns else {}
     result = run("simulate", "--trace", trace, "--arena-tokens", 12000, cwd=tmp_path, **width)
     assert (result.returncode, result.stderr) == (0, "")
     assert "\x1b" not in result.stdout
     lines = result.stdout.splitlines()
-    assert all(line == line.rstrip() and len(line) <= int(columns or 80) for line in lines)
+    assert all(line == line.rstrip() and len(line) <= (int(columns or 80) or 80) for line in lines)
     words = rows_by_name(result.stdout)
     assert words["fcfs+lru"].count("x1.0") == 2
     assert len(words["peek"]) == len(words["policy"]) == 13

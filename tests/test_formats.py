@@ -548,6 +548,43 @@ def test_two_old_lines_that_became_one_are_taken_for_neither() -> None:
     assert read(f"{line}\n{first}\n").arrivals == read(f"{first}\n").arrivals != []
 
 
+@pytest.mark.parametrize(
+    ("header", "fields", "at_s"),
+    [
+        (("", "when", "question", "tokens"), {"time": "when", "prompt": "question"}, TIMES[0]),
+        (("id", "Timestamp", "Question", "n"), {"time": "Timestamp", "prompt": "Question"}, TIMES[0]),
+        (("", "when", "messages", "n"), {"time": "when"}, TIMES[0]),
+        (("", "made", "prompt", "n"), {}, None),  # for --rate
+    ],
+)
+def test_columns_of_csv_may_have_any_name(
+    header: tuple[str, ...], fields: dict[str, str], at_s: float | None
+) -> None:
+    asked = json.dumps(CHATS[0]) if "messages" in header else TEXT[0]
+    found = read(as_csv(header, [("7", ISO[0], asked, "9")]), **fields, output=header[3])
+    assert [each.at_s for each in found.arrivals] == [at_s]
+    assert [each.output_tokens for each in found.endings] == [9]
+    assert found.names == {"CSV"}
+
+
+def test_words_between_commas_are_no_header() -> None:
+    found = read("started\nloaded id, prompt, output\n\nid,,output\na, b, c\n", prompt="", time="")
+    assert (found.reader.unknown, found.broken) == (4, [])
+
+
+@pytest.mark.parametrize("prompt", ["[INST] Who? [/INST]", "{name}, who?", "[1, 2", "{"])
+def test_a_cell_with_a_bracket_may_be_text(prompt: str) -> None:
+    found = read(as_csv(("timestamp", "prompt"), [(ISO[0], prompt), (ISO[1], "[1, 2]")]))
+    assert [each.prompt for each in found.arrivals] == [prompt, [1, 2]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["messages", "body"])
+def test_a_cell_that_is_cut_is_named(name: str) -> None:
+    whole = json.dumps({"messages": CHATS[0], "body": {"messages": CHATS[0]}}[name])
+    found = read(as_csv(("timestamp", name), [(ISO[0], whole), (ISO[1], whole[:-9])]))
+    assert [len(found.arrivals), len(found.broken)] == [1, 1]
+
+
 def test_a_cell_may_have_line_ends() -> None:
     prompts = ['one\n\ntwo, "three"', "four", "five\r\nsix"]
     found = read(as_csv(["timestamp", "prompt"], [[START + i, text] for i, text in enumerate(prompts)]))
@@ -568,6 +605,43 @@ def test_a_cut_prompt_is_one_broken_line_whatever_it_quotes() -> None:
     assert len(read(line[:-60]).broken) == 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda method, path: {"request": f"{method} {path} HTTP/1.1", "status": 200},  # nginx
+        lambda method, path: {"request": {"method": method, "uri": path}, "status": 200},  # Caddy
+        lambda method, path: {"method": method, "path": path, "duration": 7},  # Envoy
+    ],
+)
+def test_a_call_without_a_body_is_no_broken_line(call: Callable[[str, str], dict[str, Any]]) -> None:
+    """As checks of health between requests whose bodies are logged."""
+    asked = {"request_body": json.dumps({"prompt": TEXT[0]}), "timestamp": ISO[0]}
+    health = {**call("GET", "/health"), "timestamp": ISO[1], "request_body": ""}
+    found = read(jsonl([health, {**call("POST", "/v1/completions"), **asked}, health]))
+    assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
+    assert (found.broken, found.reader.own) == ([], 2)
+    found = read(jsonl([call("POST", "/v1/completions"), call("GET", "/health")]))
+    assert (found.bare, found.broken, found.arrivals) == (1, [], [])
+    assert "an access log has no prompts" in found.reader.hints()[0]
+
+
+@pytest.mark.parametrize("duration", ["time", "request_time", "start_time"])
+@pytest.mark.parametrize("dated", ["ts", "time_local", "time_iso8601", "msec"])
+def test_a_duration_is_not_taken_for_the_time_beside_it(duration: str, dated: str) -> None:
+    """As nginx has them: `request_time` is the seconds that a request took."""
+    at = {
+        "ts": START,
+        "time_local": "22/Nov/2026:05:40:00 +0000",
+        "time_iso8601": "2026-11-22T05:40:00+00:00",
+        "msec": f"{START}.000",
+    }
+    asked = {"request_body": json.dumps({"prompt": TEXT[0]}), duration: 0.5}
+    (only,) = read(jsonl([{**asked, dated: at[dated]}])).arrivals
+    assert (only.at_s, only.is_bare) == (START, False)
+    (bare,) = read(jsonl([asked])).arrivals
+    assert (bare.at_s, bare.is_bare) == (0.5, True)
+
+
 def test_several_prompts_are_as_many_requests() -> None:
     row = {"timestamp": START, "prompt": ["abcdefgh", "abcdxxxx"], "usage": {"completion_tokens": 9}}
     tokens = {"timestamp": START, "input": [[1, 2, 3], [1, 2, 4]]}
@@ -575,6 +649,7 @@ def test_several_prompts_are_as_many_requests() -> None:
     assert [each.prompt for each in found.arrivals] == ["abcdefgh", "abcdxxxx", [1, 2, 3], [1, 2, 4]]
     assert [each.output_tokens for each in found.endings] == [5, 5, 0, 0]
     assert len({each.name for each in found.arrivals}) == 4
+    assert sum(each.requests for each in found.reader.formats) == found.tracer.counts.requests == 4
 
 
 @pytest.mark.parametrize("name", ["data", "results", "items", "logs"])
@@ -611,6 +686,38 @@ def test_a_field_without_a_prompt_does_not_hide_the_request(name: str, asked: di
     assert [each.prompt for each in found.arrivals] == [TEXT[0]]  # type: ignore[union-attr]
 
 
+EXPORTS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "aws logs filter-log-events": lambda events: json.dumps({"events": events}, indent=4),
+    "elasticdump": lambda events: jsonl([{"_index": "logs", "_source": event} for event in events]),
+    "a search of Elastic": lambda events: json.dumps(
+        {"took": 5, "hits": {"total": 9, "hits": [{"_id": "x", "_source": event} for event in events]}}
+    ),
+    "gcloud logging read": lambda events: json.dumps([{"jsonPayload": event} for event in events], indent=2),
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_lines_of_an_export_are_unwrapped(export: str) -> None:
+    lines = (LOGS / "vllm-0.32.0-debug.log").read_text().splitlines()
+    events = [
+        {"logStreamName": "s", "timestamp": 1000 * START + at, "message": line, "eventId": "7"}
+        for at, line in enumerate(lines)
+    ]
+    plain, found = read("\n".join(lines)), read(EXPORTS[export](events))
+    assert found.broken == []
+    assert [each.prompt for each in found.arrivals] == IDS  # type: ignore[union-attr]
+    assert len(found.endings) == len(plain.endings)
+    assert all(START <= (each.at_s or 0.0) < START + 9 for each in found.arrivals)
+
+
+@pytest.mark.parametrize("whole", ["%s", '{"data": %s}'])
+def test_a_row_costs_no_more_for_the_many_on_its_line(whole: str) -> None:
+    """A copy of the line, or a search in it, for each of them would take minutes."""
+    rows = [{"level": "info", "note": "nothing"}] * 60_000 + [{"timestamp": START, "prompt": "x"}]
+    found = read(whole % json.dumps(rows))
+    assert [len(found.arrivals), len(found.broken)] == [1, 60_000]
+
+
 def test_a_bad_row_of_an_export_costs_itself_only() -> None:
     good, bad = {"timestamp": START, "prompt": "x"}, {"timestamp": "soon", "prompt": "y"}
     found = read(json.dumps({"data": [good, bad, good, bad, good]}))
@@ -623,6 +730,15 @@ def test_no_more_than_the_prompt_was_cached(cached: object, known: int) -> None:
     usage = {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": cached}}
     (ending,) = read(jsonl([{"timestamp": START, "prompt": "x", "usage": usage}])).endings
     assert ending.cached_tokens == known
+
+
+def test_another_sender_with_the_same_name_for_times_is_not_litellm() -> None:
+    """As Langfuse exports what it observed."""
+    row = {"type": "GENERATION", "traceId": "t", "startTime": ISO[0], "modelParameters": {"max_tokens": 9}}
+    assert read(jsonl([{**row, "input": CHATS[0]}])).names == {"requests as OpenAI's"}
+    found = read(jsonl([{**row, "input": {"chat": CHATS[0]}}]))
+    assert found.broken == ["input is neither text nor token ids"]
+    assert found.reader.hints() == []
 
 
 def test_messages_may_be_written_as_text() -> None:
@@ -659,6 +775,45 @@ def test_an_image_counts_as_one_whatever_its_size() -> None:
     assert 4 * 576 < len(one.prompt) < 4 * 620
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.com/NAME.png", "detail": "high"}},
+        {"type": "image_url", "image_url": {"detail": "low", "url": "https://example.com/NAME.png"}},
+        {"type": "input_image", "image_url": "https://example.com/NAME.png"},
+        {"type": "video_url", "video_url": {"url": "https://example.com/NAME.mp4"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,NAME"}},
+    ],
+)
+def test_an_image_with_an_address_counts_as_one(part: dict[str, Any]) -> None:
+    def asked(name: str) -> dict[str, Any]:
+        image = json.loads(json.dumps(part).replace("NAME", name))
+        content = [{"type": "text", "text": "Look at https://example.com."}, image]
+        return {"timestamp": START, "messages": [{"role": "user", "content": content}]}
+
+    one, again, other = (each.prompt for each in read(jsonl(map(asked, "aab"))).arrivals)  # type: ignore
+    assert one == again != other
+    assert 4 * 576 < len(one) == len(other) < 4 * 620
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "NAME" * 100},
+        {"type": "function_call_output", "call_id": "c", "output": "NAME" * 100},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "NAME" * 100}]},
+    ],
+)
+def test_calls_and_their_results_are_part_of_the_prompt(item: dict[str, Any]) -> None:
+    """In the Responses API they are items of their own, without a role."""
+    asked = [{"role": "user", "content": "q"}, item, {"role": "user", "content": "r"}]
+    row = json.dumps({"timestamp": START, "input": asked})
+    texts = [row.replace("NAME", name) + "\n" for name in ("sunny", "rainy")]
+    one, other = (each.prompt for each in read("".join(texts)).arrivals)  # type: ignore[union-attr]
+    assert one != other
+    assert len(one) == len(other) > 500
+
+
 ARRAYS: dict[str, Callable[[list[str]], str]] = {
     "a row to a line": lambda rows: "[\n" + ",\n".join(rows) + "\n]\n",
     "the first with its bracket": lambda rows: "[" + ",\n".join(rows) + "]",
@@ -668,18 +823,21 @@ ARRAYS: dict[str, Callable[[list[str]], str]] = {
 
 
 @pytest.mark.parametrize("shape", ARRAYS)
+@pytest.mark.parametrize("damage", ["a brace too few", "a brace too many"])
 @given(
     inner=st.lists(st.lists(st.just({"text": "}]{["}), max_size=2), min_size=3, max_size=6), data=st.data()
 )
-def test_a_damaged_object_hides_no_other(shape: str, inner: list[list[Any]], data: st.DataObject) -> None:
-    """It lacks its last brace."""
+def test_a_damaged_object_hides_no_other(
+    shape: str, damage: str, inner: list[list[Any]], data: st.DataObject
+) -> None:
     spaces = None if shape == "a row to a line" else 2
     rows = [json.dumps({"n": at, "inner": each}, indent=spaces) for at, each in enumerate(inner)]
     broken = data.draw(st.integers(1, len(rows) - 1), "broken")
-    rows[broken] = rows[broken][:-1]
+    is_whole = damage == "a brace too many"
+    rows[broken] = rows[broken] + "}" if is_whole else rows[broken][:-1]
     found = []
     for line in documents(lines_of(io.BytesIO(ARRAYS[shape](rows).encode()))):
         with suppress(ValueError):
             found.append(json.loads(line.content))
     whole = [each["n"] for each in found if isinstance(each, dict) and "n" in each]
-    assert whole == [n for n in range(len(rows)) if n != broken]
+    assert whole == [n for n in range(len(rows)) if n != broken or is_whole]

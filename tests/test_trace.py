@@ -274,6 +274,7 @@ def test_span_and_rate_are_told(
         (1795326001500000000, "", 1795326001.5), ("2026-11-22 05:40:01.5", "", 1795326001.5),
         ("2026-11-22T05:40:01.500000000Z", "", 1795326001.5),
         ("2026-11-22T07:40:01.5+02:00", "s", 1795326001.5),
+        ("2026-11-22 07:40:01.5+02", "", 1795326001.5), ("2026-11-22 05:40:01.5-00", "", 1795326001.5),
     ],
 )  # fmt: skip
 def test_times(value: object, unit: str, found: float) -> None:
@@ -381,6 +382,23 @@ def test_vllms_log(tmp_path: Path) -> None:
     assert [row["output_length"] for row in rows] == [20, 3, 20, 128, 128]
     assert [row["input_length"] for row in rows] == [40, 40, 40, 40, 3]
     assert [shared_blocks(rows[0], row) for row in rows] == [3, 2, 0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "vllm-7d9 engine ",  # stern
+        "(ServeReplica:default:LLM pid=7) ",  # Ray Serve
+        "Jan 01 00:00:09.123456 host vllm[7]: ",  # journalctl -o short-precise
+        "<30>1 2026-01-01T00:00:09.5+00:00 host vllm 7 - - ",  # syslog
+    ],
+)
+def test_vllms_own_time_is_read_behind_what_nobody_knows(tmp_path: Path, prefix: str) -> None:
+    lines = vllm_lines("a", IDS[0], "01-01 00:00:01") + vllm_lines("b", IDS[1], "01-01 00:00:03")
+    quoted = "Request c details: prompt: 'INFO 01-01 00:00:09 [x.py:1] ', prompt_token_ids: None, "
+    lines.append(f"DEBUG 01-01 00:00:05 [x.py:1] {quoted}prompt_embeds shape: None.")
+    rows = trace(tmp_path, "\n".join(prefix + line for line in lines))
+    assert [row["timestamp"] for row in rows] == [0.0, 2000.0, 4000.0]
 
 
 def test_the_files_of_a_vllms_log_may_come_newest_first(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-DEVICES: Final = ("cpu", "gpu")
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:

@@ -10,18 +10,16 @@ import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from textwrap import fill
 from typing import Any, Final
 
 import typer
-from rich.console import Console
 
 from peek import __version__, backend
 from peek.cli import options as cli
 from peek.cli import simulate, trace
 from peek.cli.page import page
 from peek.cli.reading import ProgressBar, counted, json_loads, load_tokenizer
-from peek.cli.report import Batch, print_batches, rounded, said_of, significant
+from peek.cli.report import Batch, print_batches, rounded, said_of, say, significant
 from peek.cli.writing import in_utf8, write_whole
 from peek.compressed import bare
 from peek.errors import WorkloadError
@@ -258,19 +256,12 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
 
 
 def _print(found: Answer, cost: CostModel, told: dict[str, Any]) -> None:
-    width = Console().width
-
-    def say(text: str) -> None:
-        print(fill(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "))
-
-    for line in told["summary"]:
-        say(line)
-    for note in (*trace.unread(told["log"]["not_understood"]), *told["notes"]):
-        say(f"! {note}")
-    if told["assumed"]:
-        say(f"taken for granted: {told['assumed']}")
+    notes = (*trace.unread(told["log"]["not_understood"]), *told["notes"])
+    assumed = [f"taken for granted: {told['assumed']}"] * bool(told["assumed"])
+    for line in (*told["summary"], *(f"! {note}" for note in notes), *assumed):
+        say(line, "  ")
     print()
     runs = list(found.draws[0].values())  # on the recorded arrivals
     print_batches([Batch(found.workload, found.engine.cache, cost, runs)], judged=False)
     print()
-    say(told["sentence"])
+    say(told["sentence"], "  ")

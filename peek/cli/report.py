@@ -115,7 +115,13 @@ def print_batches(batches: list[Batch], judged: bool = True) -> None:
             footnote += f" x: times better than {name_of(batch.runs[0])}."
         footnote += _in_time(batch.runs)
         for text in filter(None, (footnote, verdict(batch) if judged else "")):
-            print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
+            say(text)
+
+
+def say(text: str, indent: str = "") -> None:
+    """Print a paragraph in the terminal's width, or 80; `indent` begins its lines after the first."""
+    width = Console().width or 80
+    print(fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
 def _in_time(runs: list[dict[str, Any]]) -> str:

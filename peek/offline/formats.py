@@ -47,7 +47,8 @@ NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
 # Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000.
 IMAGE_TOKENS: Final = 576
 
-_ENCODED: Final = re.compile(r"[A-Za-z0-9+/=]{1024,}")
+# An image, sound or video by its address, in the `repr` of a part of a message, or what is in base64.
+_MEDIA: Final = re.compile(r"'(?:image|audio|video)_url': (?:\{[^{}]*\}|'[^']*')|[A-Za-z0-9+/=]{1024,}")
 _Made = TypeVar("_Made")
 
 Loads = Callable[[bytes], Any]  # parses JSON
@@ -237,7 +238,8 @@ def _chat(messages: Any) -> str:
     for message in messages:
         if not isinstance(message, dict):
             raise WorkloadError(f"a message is {excerpt_of(message)}, not an object")
-        parts.append(_message(message))
+        is_message = "role" in message or "content" in message  # else a call, or its result, of a response
+        parts.append(_message(message) if is_message else _content([message]))
         if message.get("tool_calls"):
             parts.append(repr(message["tool_calls"]))
     return "\n".join(parts)
@@ -248,21 +250,21 @@ def _message(message: dict[str, Any]) -> str:
 
 
 def _content(content: Any) -> str:
-    """Return the text of a message; other parts are included as their `repr`, what is encoded as a digest."""
+    """Return the text of a message; other parts are included as their `repr`, media as a digest."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         return repr(content)
     texts = [part.get("text") if isinstance(part, dict) else part for part in content]
     return "".join(
-        text if isinstance(text, str) else _ENCODED.sub(_digest, repr(part))
+        text if isinstance(text, str) else _MEDIA.sub(_digest, repr(part))
         for text, part in zip(texts, content, strict=True)
     )
 
 
-def _digest(encoded: re.Match[str]) -> str:
-    """Return a text for an image or a sound in base64, equal for equal ones, as long as an image counts."""
-    digest = blake2b(encoded[0].encode()).hexdigest()
+def _digest(media: re.Match[str]) -> str:
+    """Return a text for an image or a sound, equal for equal ones, as long as an image counts."""
+    digest = blake2b(media[0].encode()).hexdigest()
     return digest * (IMAGE_TOKENS * SYMBOL_BYTES // len(digest))
 
 

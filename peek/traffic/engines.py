@@ -105,7 +105,7 @@ _VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
 _VLLM_ARENA: Final = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 _VLLM_SEATS: Final = re.compile(r"'max_num_seqs': (\d+)")
 _VLLM_LINE: Final = re.compile(
-    r"(?:\(\S+(?: pid=\d+)?\) )?(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r"(?:\(\S{1,99}(?: pid=\d+)?\) )?(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r" (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) (?:\[[^\]]*\]|\S+:\d+\]) (?=.)"
 )
 _MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d+)")
@@ -140,8 +140,8 @@ class VllmLog(Format):
         text, at_s, level = line.text, line.at_s, line.level
         if line.row is not None:
             return None
-        head = _VLLM_LINE.match(text)
         opener = _VLLM_OPENER.search(text)
+        head = _VLLM_LINE.search(text, 0, opener.end()) if opener else _VLLM_LINE.match(text)
         if head is None and opener is None and not level and not _VLLM_CUT.search(text):
             return None
         if at_s is None and head is not None:
@@ -191,7 +191,6 @@ class VllmLog(Format):
             return  # the prompt is embeddings
         self._tells_ids |= ids != "None"
         if name in self._prompts:
-            self.requests += 1
             yield self._prompts.pop(name)
         self._prompts[name] = Arrival(name, at_s, known)
         self._longest = max(self._longest, len(known))
@@ -221,17 +220,12 @@ class VllmLog(Format):
         allowed = _MAX_TOKENS.search(params)
         adapter = _LORA_NAME.search(lora)
         namespace = literal_eval(adapter[1]) if adapter else arrival.namespace
-        self.requests += 1
         yield arrival._replace(most_tokens=tokens_of(allowed and allowed[1]), namespace=namespace)
 
     def rest(self) -> Iterable[Event]:
         bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
-        waiting = [*self._prompts.values(), *bodies]
         self.bare += len(self._bodies) - len(bodies)
-        self._prompts.clear()
-        self._bodies.clear()
-        self.requests += len(waiting)
-        return waiting
+        return [*self._prompts.values(), *bodies]
 
     def cut(self) -> str:
         """Return a message if the server's `--max-log-len` has cut prompts.
@@ -366,7 +360,6 @@ class SglangLog(Format):
         if any(map(_is_cut, prompts)):
             self._cut_prompts += 1
             raise WorkloadError(CUT)
-        self.requests += len(names)
         for each, asked, limits in zip(names, prompts, samplings, strict=False):
             allowed = tokens_of(limits.get("max_new_tokens"))
             yield Arrival(str(each), at_s, asked, namespace, most_tokens=allowed, priority=priority)

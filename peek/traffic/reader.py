@@ -9,14 +9,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line, excerpt, excerpt_of, json_fault
+from peek.offline.formats import Line, excerpt, excerpt_of, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
-from peek.traffic.events import Arrival, Event, Measured
-from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, tokens_of
+from peek.traffic.events import Arrival, Ending, Event, Measured
+from peek.traffic.rows import LARGEST, TIME_NAMES, RequestRows, is_request, parsed, tokens_of
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
@@ -46,15 +45,19 @@ class _Access(Format):
     name, kind = "an access log", "log"
     hint = "an access log has no prompts: take the engine's own log, or log the bodies of requests"
 
-    _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" (\d{3})\b')
+    _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" \d{3}\b')
     _ASKED: Final = re.compile(r"/(?:completions|messages|responses|embeddings|generate)\b")
 
     def events(self, line: Inner) -> Iterable[Event] | None:
-        row, found = line.row, self._CALL.search(line.text)
-        method, path = (found[1], found[2]) if found else (None, None)
-        if row is not None:
-            method, path = row.get("method"), row.get("path", row.get("uri", row.get("url")))
-        if not isinstance(method, str) or not isinstance(path, str) or (row and _has_prompt(row)):
+        row = line.row or {}
+        if is_request(row):
+            return None
+        asked = row.get("request")
+        found = self._CALL.search(f'"{asked}" 200' if row else line.text)  # nginx's `request`, or a line
+        place = asked if isinstance(asked, dict) else row
+        method, path = place.get("method"), place.get("path", place.get("uri", place.get("url")))
+        method, path = found.groups() if found else (method, path)
+        if not isinstance(method, str) or not isinstance(path, str):
             return None
         self.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
         return ()
@@ -65,12 +68,16 @@ class _Csv(Format):
 
     name = "CSV"
 
-    _AZURE: Final = ("timestamp", "contexttokens", "generatedtokens")
-    _BURST: Final = ("timestamp", "model", "request tokens", "response tokens")
+    # Columns of Azure's and of BurstGPT's lengths, with the unit of numeric times.
+    _LENGTHS: Final = {
+        ("timestamp", "contexttokens", "generatedtokens"): "",
+        ("timestamp", "model", "request tokens", "response tokens"): "s",
+    }
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
         self._columns: list[str] = []
+        self._lengths: tuple[str, ...] = ()  # those of `_LENGTHS` that the file has
 
     def begin(self) -> None:
         self._columns = []
@@ -81,19 +88,22 @@ class _Csv(Format):
         if self._columns:
             return self._cells(line)
         try:
-            return self._header(_split(line.text))
+            return self._header(_split(line.text), line.name.endswith(":1"))
         except csv.Error:  # no CSV: carriage returns in the line, as a progress bar writes them
             return None
 
-    def _header(self, cells: list[str]) -> Iterable[Event] | None:
-        columns = [cell.strip().lower() for cell in cells]
-        lengths = set(self._AZURE) <= set(columns) or set(self._BURST) <= set(columns)
-        asked = {"prompt", "messages", "body", "request_body", "input"} & set(columns)
-        if not lengths and not (asked and {each.lower() for each in TIME_NAMES} & set(columns)):
+    def _header(self, cells: list[str], is_first: bool) -> Iterable[Event] | None:
+        """Read a header; one without times has to be the file's first line."""
+        columns, rows = [cell.strip().lower() for cell in cells], self.reader.rows
+        self._lengths = next((names for names in self._LENGTHS if set(names) <= set(columns)), ())
+        named = [path.partition(".")[0].lower() or None for path in (rows.prompt, rows.time)]
+        asked = {"prompt", "messages", "body", "request_body", "input", named[0]} & set(columns)
+        timed = {*map(str.lower, TIME_NAMES), named[1]} & set(columns)
+        if not self._lengths and not (asked and (timed or is_first)):
             return None
-        self._columns = columns if lengths else [cell.strip() for cell in cells]
-        self.hint = LENGTHS_HINT if lengths else ""
-        self.reader.is_lengths |= lengths
+        self._columns = columns if self._lengths else [cell.strip() for cell in cells]
+        self.hint = LENGTHS_HINT * bool(self._lengths)
+        self.reader.is_lengths |= bool(self._lengths)
         return ()
 
     def _cells(self, line: Inner) -> Iterator[Event]:
@@ -103,21 +113,16 @@ class _Csv(Format):
         if len(cells) != len(self._columns):
             raise WorkloadError(f"{len(cells)} cells for {len(self._columns)} columns")
         row = dict(zip(self._columns, cells, strict=True))
-        if "contexttokens" in row:
-            yield self._measured(line.name, row["contexttokens"], row["generatedtokens"], row["timestamp"])
-        elif "request tokens" in row:
-            yield self._measured(
-                line.name, row["request tokens"], row["response tokens"], row["timestamp"], "s"
-            )
+        if self._lengths:
+            at_s = seconds(row["timestamp"], self._LENGTHS[self._lengths])
+            yield self._measured(line.name, at_s, *(row[name] for name in self._lengths[-2:]))
         else:
-            loads, is_json = self.reader.loads, re.compile(r"\s*[{\[]").match
-            parsed = {name: loads(cell) if is_json(cell) else cell for name, cell in row.items() if cell}
+            found = {name: parsed(cell) for name, cell in row.items() if cell}
             told = self.reader.rows.output  # a cell is text: a number there is a length, not an answer
-            parsed.update({told: tokens_of(parsed[told])} if tokens_of(parsed.get(told)) else {})
-            self.requests += 1
-            yield from self.reader.rows.events(parsed, line.name)
+            found.update({told: tokens_of(found[told])} if tokens_of(found.get(told)) else {})
+            yield from self.reader.rows.events(found, line.name)
 
-    def _measured(self, name: str, prompt: str, answer: str, at: str, unit: str = "") -> Measured:
+    def _measured(self, name: str, at_s: float, prompt: str, answer: str) -> Measured:
         if not (prompt.isdecimal() and answer.isdecimal()):
             raise WorkloadError(
                 f"lengths are {excerpt_of(prompt)} and {excerpt_of(answer)}, not whole numbers"
@@ -125,9 +130,7 @@ class _Csv(Format):
         tokens = _bounded(prompt)
         if tokens == 0:
             raise WorkloadError("the prompt is empty")
-        found = Measured(name, seconds(at, unit), tokens, _bounded(answer))
-        self.requests += 1
-        return found
+        return Measured(name, at_s, tokens, _bounded(answer))
 
 
 def _split(text: str, strict: bool = False) -> list[str]:
@@ -146,7 +149,7 @@ class _Trace(Format):
 
     def events(self, line: Inner) -> Iterable[Event] | None:
         row = line.row
-        if row is None or not row.keys() >= set(self._NEEDED) or _has_prompt(row):
+        if row is None or not row.keys() >= set(self._NEEDED) or is_request(row):
             return None
         return self._read(row, line.name)
 
@@ -166,9 +169,7 @@ class _Trace(Format):
             raise WorkloadError("hash_ids are no whole numbers")
         elif not isinstance(block, int) or block < 1 or len(ids) != -(-prompt // block):
             raise WorkloadError(f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block!r}")
-        self.requests += 1
-        tenant = row.get("tenant", "")
-        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, str(tenant))
+        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, str(row.get("tenant", "")))
 
 
 class _Sessions(Format):
@@ -189,7 +190,7 @@ class _Requests(Format):
 
     def events(self, line: Inner) -> Iterable[Event] | None:
         row = line.row
-        if row is None or not (self.mine(row) and (_has_prompt(row) or self.reader.rows.prompt)):
+        if row is None or not (self.mine(row) and (is_request(row) or self.reader.rows.prompt)):
             return None
         return self._read(line, row)
 
@@ -197,9 +198,7 @@ class _Requests(Format):
         return True
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
-        found = list(self.reader.rows.events(row, line.name))  # an error leaves the whole row out
-        self.requests += 1
-        for event in found:
+        for event in self.reader.rows.events(row, line.name):
             if isinstance(event, Arrival) and event.at_s is None:
                 event = event._replace(at_s=line.at_s)
             yield event
@@ -219,7 +218,8 @@ class _Litellm(_Requests):
     hint = "LiteLLM leaves messages out with turn_off_message_logging; its logging callback writes them"
 
     def mine(self, row: dict[str, Any]) -> bool:
-        return "startTime" in row or "proxy_server_request" in row or "litellm_call_id" in row
+        is_payload = "startTime" in row and "messages" in row
+        return is_payload or "proxy_server_request" in row or "litellm_call_id" in row
 
 
 class _Proxy(_Requests):
@@ -229,11 +229,10 @@ class _Proxy(_Requests):
         return any(name in row for name in ("request_body", "requestBody", "req_body", "http_buffered_trace"))
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
-        tapped = row.get("http_buffered_trace")
         path = row.get("path", row.get("uri"))
         if isinstance(path, str) and not _Access._ASKED.search(path):
             return iter(())
-        return super()._read(line, {**row, **tapped} if isinstance(tapped, dict) else row)
+        return super()._read(line, row)
 
 
 FORMATS: Final[tuple[type[Format], ...]] = (
@@ -284,7 +283,10 @@ class Reader:
 
     def rest(self) -> Iterator[Event]:
         """Return the events that are still held back when all files are read."""
-        return chain.from_iterable(each.rest() for each in self.formats)
+        for each in self.formats:
+            for event in each.rest():
+                each.requests += 1
+                yield event
 
     def cut(self) -> str:
         """Return a message if a log has cut prompts; else ""."""
@@ -314,6 +316,7 @@ class Reader:
             except _NOT_UNDERSTOOD as error:
                 what = excerpt_of(error)
                 raise WorkloadError(f"a request is logged in a way that is not understood: {what}") from None
+            each.requests += sum(not isinstance(event, Ending) for event in events)
             self.own += not events
             yield from events
             return
@@ -334,16 +337,6 @@ class Reader:
         self.unknown += 1
         if self.unknown == 1:
             self.example, self.where = excerpt(text or repr(line.row)), number
-
-
-def _has_prompt(row: dict[str, Any]) -> bool:
-    """Whether a row holds a request, as its field names show."""
-    places = [row, *(row.get(name) for name in (*BODY_NAMES, "params", "http_buffered_trace"))]
-    return any(
-        place.lstrip().startswith(("{", *BASE64_OBJECTS)) if isinstance(place, str)
-        else isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request"))
-        for place in places
-    )  # fmt: skip
 
 
 def _bounded(tokens: int | float | str) -> int:

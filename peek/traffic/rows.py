@@ -18,9 +18,11 @@ from peek.traffic.times import is_bare, seconds
 
 TIME_NAMES: Final = (
     "timestamp", "arrival_time", "created", "created_at", "time", "ts", "request_time", "start_time",
-    "startTime", "@timestamp", "requestTime", "received_at", "datetime", "date", "time_local",
+    "startTime", "@timestamp", "requestTime", "received_at", "datetime", "date", "msec", "time_iso8601",
+    "time_local",
 )  # fmt: skip
-"""Names of the field with the time, in order; first in the row, then in the request, then in the response."""
+"""Names of the field with the time, in order; first in the row, then in the request, then in the response.
+In each, a date counts before a bare number, which may be a duration, as nginx's `request_time` is."""
 
 OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
 """Fields of the answer's length, in order; first under `usage` of row or response, then in the row itself."""
@@ -62,11 +64,10 @@ class RequestRows:
         """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
+        row = _untapped(row)
         body = _body_of(row)
-        messages = _parsed(body.get("messages"))
-        first = messages[0] if isinstance(messages, list) and messages else None
-        content = first.get("content") if isinstance(first, dict) else None
-        if _REDACTED in (row.get("messages"), messages, content):
+        messages = parsed(body.get("messages"))
+        if _REDACTED in (row.get("messages"), messages, _at(messages, "0.content")):
             raise WorkloadError("LiteLLM has left the messages out (turn_off_message_logging)")
         body = {**body, "messages": messages} if messages is not None else body
         asked = _each(_asked(row, body, self.prompt) if self.prompt else body)
@@ -74,10 +75,9 @@ class RequestRows:
         tenant = _at(row, self.tenant) if self.tenant else None
         allowed = next(filter(None, (tokens_of(body.get(key)) for key in _ALLOWED_NAMES)), 0)
         ending = self._ending(row, name)  # before the first `yield`: an error leaves the whole row out
-        shares = len(requests)
-        at = self._time(row, body)
+        shares, at = len(requests), self._time(row, body)
         at_s = None if at is None else seconds(at, self.time_unit)
-        bare = at_s is not None and not self.time_unit and is_bare(at)
+        bare = not self.time_unit and is_bare(at)
         named = "" if tenant is None else str(tenant)
         priority = body["priority"] if type(body.get("priority")) is int else 0
         for place, request in enumerate(requests):
@@ -91,8 +91,8 @@ class RequestRows:
         usage: dict[str, Any] = next(
             (place["usage"] for place in places if isinstance(place.get("usage"), dict)), {}
         )
-        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        cached = _at(details, "cached_tokens")
         prompt_tokens = tokens_of(usage.get("prompt_tokens") or usage.get("input_tokens"))
         if _ANTHROPIC_CACHED in usage:  # beside `input_tokens`, not among them
             cached = tokens_of(usage[_ANTHROPIC_CACHED])
@@ -102,9 +102,10 @@ class RequestRows:
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
         if self.time:
             return _required(row, self.time)
-        places = (row, body, *_responses(row))
-        found = (place.get(name) for place in places for name in TIME_NAMES)
-        return next((each for each in found if each is not None), None)
+        for place in (row, body, *_responses(row)):
+            if found := [place[name] for name in TIME_NAMES if place.get(name) is not None]:
+                return next((each for each in found if not is_bare(each)), found[0])
+        return None
 
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
         """Return the answer's length in tokens; 0 if unknown."""
@@ -150,9 +151,9 @@ def ending(name: str, output: object, prompt: object, cached: object) -> Ending:
     return Ending(name, tokens_of(output), *((prompt_tokens, cached) if known else ()))
 
 
-def _parsed(value: object) -> Any:
-    """Return a list that is written as JSON text; anything else as it is."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
+def parsed(value: object) -> Any:
+    """Return a list or an object that is written as JSON text; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
     return value
@@ -182,6 +183,12 @@ def _body_of(row: dict[str, Any]) -> dict[str, Any]:
     return first or {}
 
 
+def _untapped(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of Envoy's tap with request and response as fields of its own; any other as it is."""
+    tapped = row.get("http_buffered_trace")
+    return {**row, **tapped} if isinstance(tapped, dict) else row
+
+
 def _has_prompt(body: dict[str, Any]) -> bool:
     return any(name in body for name in formats.PROMPT_NAMES)
 
@@ -189,7 +196,7 @@ def _has_prompt(body: dict[str, Any]) -> bool:
 def is_request(row: dict[str, Any]) -> bool:
     """Whether a row holds a prompt in one of the usual places; True also for one that is cut."""
     try:
-        return _has_prompt(_body_of(row))
+        return _has_prompt(_body_of(_untapped(row)))
     except WorkloadError:
         return True
 

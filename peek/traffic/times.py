@@ -23,7 +23,7 @@ matters.  The next finer unit would make that 32 a second, which is as far from 
 
 _DATE: Final = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?"
-    r" ?(Z|UTC|[+-]\d\d:?\d\d)?(?: UTC)?"
+    r" ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?(?: UTC)?"
 )
 _CLF: Final = re.compile(r"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
 
@@ -112,7 +112,7 @@ def _moment(text: str) -> datetime:
     found = _DATE.fullmatch(text)
     if found is not None:
         year, month, day, clock, fraction, zone = found.groups()
-        zone = "+0000" if zone in (None, "Z", "UTC") else zone.replace(":", "")
+        zone = "+0000" if zone in (None, "Z", "UTC") else zone.replace(":", "").ljust(5, "0")
         clock = clock if clock.count(":") == 2 else f"{clock}:00"
         micro = f"{fraction or '0':0<6}"[:6]  # Python 3.10 reads no other number of digits, and no "Z"
         return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}.{micro}{zone[:3]}:{zone[3:]}")

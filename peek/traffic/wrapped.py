@@ -47,10 +47,12 @@ _FIELDS: Final = (
 )  # fmt: skip
 """Field of the line and field of its time in JSON of Docker, Fluent Bit, a logger, journald, Loki, Google."""
 
+_PAYLOADS: Final = ("jsonPayload", "_source", "hits")  # of Google; of Elastic, for a row and for all of them
+
 _DOCKER_PART: Final = 16_000  # bytes below which a line without an end is whole; Docker splits at 16 KiB
 
 # Fields in which an export holds its list of rows.
-_LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
+_LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "events", "hits", "results")
 
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
 _DEEPEST: Final = 6  # wrappings around one line
@@ -65,7 +67,9 @@ class Unwrapping:
 
     def lines(self, content: bytes) -> Iterator[Inner]:
         """Yield the line inside; nothing while it is incomplete, several lines for an export."""
-        inner = Inner(content.decode("utf-8", "replace").rstrip("\r\n"))
+        return self._inside(Inner(content.decode("utf-8", "replace").rstrip("\r\n")))
+
+    def _inside(self, inner: Inner, in_export: bool = False) -> Iterator[Inner]:
         for _ in range(_DEEPEST):
             found = self._once(inner)
             if found is None:
@@ -73,11 +77,12 @@ class Unwrapping:
             if found is inner:
                 break
             inner = found
-        whole = inner.row or {}
+        whole = {} if in_export or inner.row is None else inner.row
         for rows in (whole[name] for name in _LISTS if name in whole):
             is_list = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
             if is_list and not is_request(whole):  # else the list stands beside a request, as its answer does
-                yield from (inner._replace(row=row) for row in rows)
+                for row in rows:
+                    yield from self._inside(inner._replace(text="", row=row), in_export=True)
                 return
         yield inner
 
@@ -123,9 +128,9 @@ class Unwrapping:
                 return self._joined(f"json {row.get('stream')}", found, ends)
             if isinstance(text, dict) and field in ("log", "message") and clock in row:
                 return Inner("", text, _time(row[clock], inner.at_s))
-        payload = row.get("jsonPayload")
-        if isinstance(payload, dict):
-            return Inner("", payload, _time(row.get("timestamp"), inner.at_s))
+        for payload in map(row.get, _PAYLOADS):
+            if isinstance(payload, dict):
+                return Inner("", payload, _time(row.get("timestamp"), inner.at_s))
         return inner
 
     def _joined(self, stream: str, part: Inner, ends: bool) -> Inner | None:
@@ -176,6 +181,7 @@ def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iter
     lead = b""  # what its line begins with
     for line in lines:
         content, at = line.content, 0
+        begins = len(content) - len(content.lstrip())
         if strict and held and content.startswith(lead):
             yield _joined(held, b"\n")
             held, depth = [], base
@@ -184,9 +190,9 @@ def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iter
             if sign in (b"{", b"["):
                 if depth == base and sign == b"{":
                     at = mark.start()
-                    lead = content[: mark.end()] if not content[:at].strip() else sign
+                    lead = content[: mark.end()] if at == begins else sign
                 depth += 1
-            elif sign in (b"}", b"]"):
+            elif (sign == b"}" and depth > base) or (sign == b"]" and depth):  # one too many closes nothing
                 depth -= 1
                 if depth == base and sign == b"}":
                     yield _joined([*held, Line(line.number, content[at : mark.end()], b"")], b"\n")
