@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from array import array
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,20 @@ def test_requests_that_never_end_are_forgotten(tmp_path: Path, monkeypatch: pyte
         recorder.ended(f"{number}", number)
     assert [row["output_length"] for row in rows_of(tmp_path / "t")] == [2, 3]
     assert (recorder.rows, recorder.dropped) == (2, 2)
+
+
+def test_images_are_told_apart_and_end_no_trace(tmp_path: Path) -> None:
+    """SGLang puts an image into a prompt as a run of one value of up to 62 bits."""
+    kept = Recording(str(tmp_path / "t"), 1, strict=True)
+    images = [2**61 + 5, 2**61 + 7, 2**61 + 5]
+    for number, image in enumerate(images):
+        tokens = array("q", [*range(16), *[image] * 16])
+        kept.tell(lambda to, n=number, it=tokens: to.came(Asked(f"{n}", 0.0, it)))  # type: ignore[misc]
+        kept.tell(lambda to, n=number: to.ended(f"{n}", n))  # type: ignore[misc]
+    first, second, third = (row["hash_ids"] for row in rows_of(tmp_path / "t"))
+    assert first == third
+    assert (first[0], len(first)) == (second[0], 2)
+    assert first[1] != second[1]
 
 
 def test_what_goes_wrong_is_logged_once_and_ends_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

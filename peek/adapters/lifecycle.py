@@ -228,7 +228,7 @@ class Attachment(Generic[A]):
         warn_of_misspelled()
         self.recording = self._recording()
         if settings.config.is_stock:
-            self._switch = self._control() if self.recording else None
+            self._switch = self._control() if settings.trace_file else None  # all ranks look, one writes
             off = settings.mode == "off"
             self.aside = "off" if off else "not configured"
             why = "switched off" if off else "not configured (set PEEK_POLICY or PEEK_CONFIG)"

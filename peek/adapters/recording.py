@@ -13,14 +13,14 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import time
 from typing import Any, Final, NamedTuple
 
 from peek.adapters.containment import log_or_raise
 from peek.adapters.engine_adapter import Statements
+from peek.simulation.live import folded
 from peek.traffic.tracer import BLOCK_TOKENS, Hashing
-from peek.trie.keys import pack
 
 logger = logging.getLogger("peek")
 
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
     name: str
     at_s: float
-    tokens: Iterable[int]
+    tokens: Sequence[int]
     namespace: str = ""
     session: str = ""
     tenant: str = ""
@@ -74,7 +74,7 @@ class Recorder:
         """Note a request; ignored if one of the same name has not ended."""
         if asked.name in self._open:
             return
-        key = pack(list(asked.tokens) or [0])
+        key = folded(asked.tokens if len(asked.tokens) else [0])  # an image's values may be wide
         ids = self._hashing.ids(key, f"{asked.namespace}/ids")
         row: dict[str, Any] = {
             "timestamp": round(1000.0 * asked.at_s, 3),
