@@ -72,8 +72,9 @@ def scheduler_class(name: str, base: Any) -> Any:
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
             super().add_request(request, *args, **kwargs)
-            said = self.peek.recording.statements
-            self.peek.recording.tell(lambda to: to.came(asked(request, to.clock(), said)))
+            recording = self.peek.recording
+            if recording and self.requests.get(request.request_id) is request:  # else of a session that runs
+                recording.tell(lambda to: to.came(asked(request, to.clock(), recording.statements)))
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             self.peek.recording.tell(lambda to: to.ended(request.request_id, request.num_output_tokens))
