@@ -106,7 +106,6 @@ def test_both_files_stay_below_the_bound(tmp_path_factory: pytest.TempPathFactor
     if max(sizes) < 400:  # each fits into half of it
         assert kept == sizes[-len(kept) :]
         assert len(kept) > 1 or len(sizes) == 1
-    assert recorder.rows + recorder.dropped == len(sizes)
 
 
 def test_only_its_owner_reads_it_and_an_older_one_is_kept(tmp_path: Path) -> None:
@@ -128,7 +127,6 @@ def test_requests_that_never_end_are_forgotten(tmp_path: Path, monkeypatch: pyte
     for number in range(5):
         recorder.ended(f"{number}", number)
     assert [row["output_length"] for row in rows_of(tmp_path / "t")] == [2, 3]
-    assert (recorder.rows, recorder.dropped) == (2, 2)
 
 
 def test_images_are_told_apart_and_end_no_trace(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 from sglang_lab import make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
@@ -37,3 +38,11 @@ def test_streaming_sessions_are_not_followed() -> None:
     for enabled in (False, True):
         scheduler = SimpleNamespace(server_args=SimpleNamespace(enable_streaming_session=enabled))
         assert bool(why_no_shadow(world.policy, scheduler)) is enabled
+
+
+@pytest.mark.parametrize("source", ["cache_controller", "linker"])
+def test_hits_are_not_foretold_where_kv_comes_from_elsewhere(source: str) -> None:
+    world = make_world(2000)
+    assert why_no_shadow(world.policy, None) is None
+    setattr(world.tree, source, object())
+    assert why_no_shadow(world.policy, None) == "KV is kept on the host, too"

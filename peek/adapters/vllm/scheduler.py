@@ -8,7 +8,7 @@ from typing import Any
 from peek.adapters.activation import requested_settings
 from peek.adapters.engine_adapter import EngineInfo, Statements, version_of
 from peek.adapters.lifecycle import Attachment
-from peek.adapters.recording import Asked
+from peek.adapters.recording import Asked, Recorder
 from peek.adapters.vllm.adapter import VllmAdapter
 from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_not_understood
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
@@ -72,9 +72,12 @@ def scheduler_class(name: str, base: Any) -> Any:
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
             super().add_request(request, *args, **kwargs)
-            recording = self.peek.recording
-            if recording and self.requests.get(request.request_id) is request:  # else of a session that runs
-                recording.tell(lambda to: to.came(asked(request, to.clock(), recording.statements)))
+
+            def came(to: Recorder) -> None:
+                if self.requests.get(request.request_id) is request:  # else it was for a session that is there
+                    to.came(asked(request, to.clock(), self.peek.recording.statements))
+
+            self.peek.recording.tell(came)
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             self.peek.recording.tell(lambda to: to.ended(request.request_id, request.num_output_tokens))
