@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from array import array
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,15 @@ def test_only_its_owner_reads_it_and_an_older_one_is_kept(tmp_path: Path) -> Non
         recorder.ended("r", number)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [row["output_length"] for name in ("t.1", "t") for row in rows_of(tmp_path / name)] == [1, 2]
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_only_a_file_makes_way(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """A folder, or a device such as /dev/null, is not a trace's predecessor."""
+    make(tmp_path / "t")
+    with pytest.raises(FileExistsError):
+        Recorder(str(tmp_path / "t"), 10**6)
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
 
 
 def test_requests_that_never_end_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ class Recorder:
 
     def _opened(self) -> int:
         """Open a new, empty file that only its owner may read."""
-        if os.path.exists(self._path):
+        if os.path.isfile(self._path):
             os.replace(self._path, f"{self._path}.1")
         self._size = 0
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
