@@ -130,6 +130,8 @@ def test_an_sglang_policy_and_its_scheduler() -> None:
     ranks = SimpleNamespace(dp_rank=None, attn_dp_rank=4, tp_rank=0)
     later = sglang_info(policy_like(), scheduler_like(ps=ranks))
     assert (later.dp_rank, later.tp_rank, later.speaks) == (4, 0, True)
+    for other in ("attn_cp_rank", "pp_rank"):  # it has the same requests, and would write the same trace
+        assert not sglang_info(policy_like(), scheduler_like(**{other: 1})).speaks
 
 
 def test_an_sglang_policy_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,10 +144,10 @@ class StockScheduler:
     """As much of vLLM's as is recorded."""
 
     def __init__(self, vllm_config: Any) -> None:
-        self.waiting: list[Any] = []
+        self.requests: dict[str, Any] = {}
 
     def add_request(self, request: Any) -> None:
-        self.waiting.append(request)
+        self.requests[request.request_id] = request
 
 
 def test_a_trace_of_vllm_tells_of_a_statement_once(
@@ -164,7 +164,7 @@ def test_a_trace_of_vllm_tells_of_a_statement_once(
                 lora_request=None, cache_salt=None, client_index=0,
             )
         )  # fmt: skip
-    assert len(engine.waiting) == 3
+    assert len(engine.requests) == 3
     assert sum("peek_session is ['a']" in line for line in caplog.messages) == 1
 
 

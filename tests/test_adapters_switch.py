@@ -123,15 +123,19 @@ class Ranks:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.word = ""
-        leads, follows = (EngineInfo("toy", ranks=2, agree=agree) for agree in (self.lead, self.follow))
+        self.asked = self.answered = 0
+        leads = EngineInfo("toy", ranks=2, agree=self.lead)
+        follows = EngineInfo("toy", ranks=2, agree=self.follow, speaks=False)
         self.first = Told(folder / "first", info=leads, **options)
         self.second = Told(folder / "second", info=follows, **options)
 
     def lead(self, word: str) -> str:
         self.word = word
+        self.asked += 1
         return word
 
     def follow(self, word: str) -> str:
+        self.answered += 1
         return self.word
 
     def modes(self, calls: int) -> list[str]:
@@ -158,6 +162,15 @@ def test_ranks_that_can_agree_follow_the_first(tmp_path: Path, caplog: pytest.Lo
     ranks.first.path.unlink()
     assert set(ranks.modes(6)[3:]) == {"on"}
     assert caplog.text.count("switched from on to off") == 2
+
+
+def test_ranks_that_only_trace_look_equally_often(tmp_path: Path) -> None:
+    """Of a broadcast that one rank leaves out, the others wait for ever."""
+    ranks = Ranks(tmp_path, policy="off", trace_file=str(tmp_path / "trace"), control_every=3)
+    ranks.first.say("off no-trace")
+    assert ranks.modes(7) == ["off"] * 7
+    assert ranks.asked == ranks.answered > 1
+    assert not ranks.first.attachment.recording
 
 
 def test_ranks_that_no_longer_agree_stay_in_their_mode(

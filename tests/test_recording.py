@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from array import array
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -105,7 +108,6 @@ def test_both_files_stay_below_the_bound(tmp_path_factory: pytest.TempPathFactor
     if max(sizes) < 400:  # each fits into half of it
         assert kept == sizes[-len(kept) :]
         assert len(kept) > 1 or len(sizes) == 1
-    assert recorder.rows + recorder.dropped == len(sizes)
 
 
 def test_only_its_owner_reads_it_and_an_older_one_is_kept(tmp_path: Path) -> None:
@@ -118,6 +120,15 @@ def test_only_its_owner_reads_it_and_an_older_one_is_kept(tmp_path: Path) -> Non
     assert [row["output_length"] for name in ("t.1", "t") for row in rows_of(tmp_path / name)] == [1, 2]
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_only_a_file_makes_way(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """A folder, or a device such as /dev/null, is not a trace's predecessor."""
+    make(tmp_path / "t")
+    with pytest.raises(FileExistsError):
+        Recorder(str(tmp_path / "t"), 10**6)
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
 def test_requests_that_never_end_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MOST_OPEN", 3)
     recorder = Recorder(str(tmp_path / "t"), 10**6)
@@ -127,7 +138,20 @@ def test_requests_that_never_end_are_forgotten(tmp_path: Path, monkeypatch: pyte
     for number in range(5):
         recorder.ended(f"{number}", number)
     assert [row["output_length"] for row in rows_of(tmp_path / "t")] == [2, 3]
-    assert (recorder.rows, recorder.dropped) == (2, 2)
+
+
+def test_images_are_told_apart_and_end_no_trace(tmp_path: Path) -> None:
+    """SGLang puts an image into a prompt as a run of one value of up to 62 bits."""
+    kept = Recording(str(tmp_path / "t"), 1, strict=True)
+    images = [2**61 + 5, 2**61 + 7, 2**61 + 5]
+    for number, image in enumerate(images):
+        tokens = array("q", [*range(16), *[image] * 16])
+        kept.tell(lambda to, n=number, it=tokens: to.came(Asked(f"{n}", 0.0, it)))  # type: ignore[misc]
+        kept.tell(lambda to, n=number: to.ended(f"{n}", n))  # type: ignore[misc]
+    first, second, third = (row["hash_ids"] for row in rows_of(tmp_path / "t"))
+    assert first == third
+    assert (first[0], len(first)) == (second[0], 2)
+    assert first[1] != second[1]
 
 
 def test_what_goes_wrong_is_logged_once_and_ends_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -252,7 +252,6 @@ def test_one_that_falls_behind_starts_anew(
         shadow.admitted(f"r{number}", 0)
         shadow.ended(f"r{number}", 100)
         shadow.step(0.001 * number)
-    assert shadow.restarts >= 1
     assert len(shadow._pairs) <= 11
     assert "the shadow fell behind and starts anew" in caplog.text
 

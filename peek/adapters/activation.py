@@ -117,14 +117,15 @@ def _require_file_name(name: str, value: object) -> None:
 def requested_settings(options: Any) -> Settings:
     """Return the settings in force; their `config.is_stock` is true if nothing was asked for.
 
-    `options` is the value of "peek" in the engine's own configuration; None or empty reads the environment.
+    `options` is the value of "peek" in the engine's own configuration.  Without it, and with
+    `PEEK_POLICY=off`, the environment is read.
     `InvalidConfig`: an unknown name or value.  A mistake never passes for stock.
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidConfig(
             f"the options of peek are {options!r}; need an object such as {{'policy': 'peek'}}"
         )
-    if options:
+    if options and os.environ.get("PEEK_POLICY") != OFF:
         return Settings.from_dict(options)
     return settings_from(os.environ)
 

@@ -217,7 +217,6 @@ class Attachment(Generic[A]):
         self._make = make
         self.seen = Observations(settings.explain)
         self.mode = settings.mode
-        self._switch: Switch | None = None
         self._metrics: EngineMetrics | None = None
         # An engine that does not say what it is is served all the same: this shield is not the adapter's.
         described = Shield(settings.strict, then=self.back_off.then).call(about)
@@ -227,8 +226,9 @@ class Attachment(Generic[A]):
             forward_log(self.about.logger)
         warn_of_misspelled()
         self.recording = self._recording()
+        # Without a policy it switches the trace, which one rank writes; all of them look.
+        self._switch = self._control() if settings.trace_file or not settings.config.is_stock else None
         if settings.config.is_stock:
-            self._switch = self._control() if self.recording else None
             off = settings.mode == "off"
             self.aside = "off" if off else "not configured"
             why = "switched off" if off else "not configured (set PEEK_POLICY or PEEK_CONFIG)"
@@ -238,7 +238,6 @@ class Attachment(Generic[A]):
             self._metrics = EngineMetrics(self.about, settings, self.seen)
         except Exception:
             self._without_metrics()
-        self._switch = self._control()
         self.mode = self._asked()
         if self.mode == "off":
             logger.warning("peek: not active, switched off; %s; %s", self.about, settings)
@@ -325,9 +324,8 @@ class Attachment(Generic[A]):
 
         None if nothing is known of it.  The answer has nothing of the prompt.  For debugging: O(waiting).
         """
-        explain = self.seen.decisions.of if self.adapter is None else self.adapter.planner.explain
-        explained: dict[str, Any] | None = explain(request_id)
-        return explained
+        explain: Any = self.seen.decisions.of if self.adapter is None else self.adapter.planner.explain
+        return explain(request_id)  # type: ignore[no-any-return]
 
     def announce(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
         """With each new plan, call `tell` in the engine's own thread if the next requests have changed.

@@ -181,8 +181,8 @@ class ObservedPlanner:
     def evicts(self) -> bool:
         return self.observed.evicts and not self.shadow
 
-    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
-        return 0.0 if self.shadow else self.observed.eviction_score(node_id, idle_s)
+    def eviction_score(self, node_id: int) -> float:
+        return 0.0 if self.shadow else self.observed.eviction_score(node_id)
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
         self.observed.add(request, held)

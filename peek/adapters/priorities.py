@@ -67,7 +67,6 @@ class PriorityPlanners:
         """What the last plan is made of so far; None if a request has come, gone, been held or resumed."""
         self._lazy = self._planned = LazyPlan(None)
         self._plan = Plan()
-        self.config = self._shared.config
         self.evicts = self._shared.evicts
 
     # -- all priorities ----------------------------------------------------------------------------
@@ -92,9 +91,9 @@ class PriorityPlanners:
         """O(priorities)."""
         return any(planner.needs(symbol) for planner in self._all())
 
-    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
+    def eviction_score(self, node_id: int) -> float:
         """Return the largest score of any priority.  O(priorities)."""
-        return max(planner.eviction_score(node_id, idle_s) for planner in self._all())
+        return max(planner.eviction_score(node_id) for planner in self._all())
 
     def totals(self) -> dict[str, int | float]:
         """Return sums over all planners; the last plan's seconds are those of its parts."""

@@ -13,14 +13,14 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import time
 from typing import Any, Final, NamedTuple
 
 from peek.adapters.containment import log_or_raise
 from peek.adapters.engine_adapter import Statements
+from peek.simulation.live import folded
 from peek.traffic.tracer import BLOCK_TOKENS, Hashing
-from peek.trie.keys import pack
 
 logger = logging.getLogger("peek")
 
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
     name: str
     at_s: float
-    tokens: Iterable[int]
+    tokens: Sequence[int]
     namespace: str = ""
     session: str = ""
     tenant: str = ""
@@ -48,13 +48,10 @@ class Recorder:
     Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
 
     Attributes:
-        rows, dropped: rows written; requests forgotten before they ended, or with too long a row.
         clock: seconds since 1970.
     """
 
     def __init__(self, path: str, most_bytes: int, clock: Callable[[], float] = time) -> None:
-        self.rows = 0
-        self.dropped = 0
         self._path = path
         self._half = most_bytes // 2
         self.clock = clock
@@ -65,7 +62,7 @@ class Recorder:
 
     def _opened(self) -> int:
         """Open a new, empty file that only its owner may read."""
-        if os.path.exists(self._path):
+        if os.path.isfile(self._path):
             os.replace(self._path, f"{self._path}.1")
         self._size = 0
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -74,7 +71,7 @@ class Recorder:
         """Note a request; ignored if one of the same name has not ended."""
         if asked.name in self._open:
             return
-        key = pack(list(asked.tokens) or [0])
+        key = folded(asked.tokens if len(asked.tokens) else [0])  # an image's values may be wide
         ids = self._hashing.ids(key, f"{asked.namespace}/ids")
         row: dict[str, Any] = {
             "timestamp": round(1000.0 * asked.at_s, 3),
@@ -89,10 +86,9 @@ class Recorder:
         self._open[asked.name] = row
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
-            self.dropped += 1
 
     def ended(self, name: str, output_tokens: int) -> None:
-        """Write the row of a request; an unknown one is ignored."""
+        """Write the row of a request; an unknown one, or too long a row, is ignored."""
         row = self._open.pop(name, None)
         if row is None:
             return
@@ -103,9 +99,6 @@ class Recorder:
             self._file = self._opened()
         if self._size + len(line) <= self._half:
             self._size += os.write(self._file, line)
-            self.rows += 1
-        else:
-            self.dropped += 1
 
     def forget(self, name: str) -> None:
         self._open.pop(name, None)

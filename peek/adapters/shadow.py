@@ -81,7 +81,6 @@ class Shadow:
         steps: durations of the real engine's steps.
         requests, prompt_tokens: requests that both engines have admitted, and the tokens of their prompts.
         hit_tokens, stock_hit_tokens: what the virtual and the real engine found of these in their caches.
-        restarts: times that the virtual engine fell too far behind and was made anew.
     """
 
     def __init__(self, make: Callable[[MeasuredSteps], Live]) -> None:
@@ -92,7 +91,6 @@ class Shadow:
         self.prompt_tokens = 0
         self.hit_tokens = 0
         self.stock_hit_tokens = 0
-        self.restarts = 0
         self._engine = self._made()
         self._pairs: dict[str, _Pair] = {}
         self._by_name: dict[str, str] = {}
@@ -178,7 +176,6 @@ class Shadow:
                     self._drop(request_id)
         self._engine.entered.clear()
         if self._ghosts > MOST_GHOSTS + len(self._pairs) - self._ghosts:
-            self.restarts += 1
             logger.warning("peek: the shadow fell behind and starts anew")
             self._engine = self._made()
             self._pairs.clear()

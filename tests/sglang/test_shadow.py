@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 from sglang_lab import make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
 
+from peek.adapters.sglang.requests import Followed
 from peek.adapters.sglang.shadow import why_no_shadow
 
 
@@ -32,8 +34,25 @@ def test_who_arrives_is_seen_wherever_the_policy_puts_them() -> None:
     assert shadow.account._count == 6
 
 
+def test_who_is_retracted_before_the_first_token_hides_nobody() -> None:
+    """As when generation is paused in the middle of a prefill: it goes behind others that are new."""
+    followed = Followed()
+    first, second = make_request("first", [1] * 40, 1), make_request("second", [2] * 40, 1)
+    assert followed.new([first]) == [first]
+    first.is_retracted = first.retracted_stain = True
+    assert followed.new([second, first]) == [second]
+
+
 def test_streaming_sessions_are_not_followed() -> None:
     world = make_world(2000)
     for enabled in (False, True):
         scheduler = SimpleNamespace(server_args=SimpleNamespace(enable_streaming_session=enabled))
         assert bool(why_no_shadow(world.policy, scheduler)) is enabled
+
+
+@pytest.mark.parametrize("source", ["cache_controller", "linker"])
+def test_hits_are_not_foretold_where_kv_comes_from_elsewhere(source: str) -> None:
+    world = make_world(2000)
+    assert why_no_shadow(world.policy, None) is None
+    setattr(world.tree, source, object())
+    assert why_no_shadow(world.policy, None) == "KV is kept on the host, too"

@@ -200,14 +200,17 @@ class AlikeServed:
         if ranks > 1:
             host.check_ranks(tmp_path, log)
 
-    @pytest.mark.parametrize("mode", ["on", "shadow", "off"])
-    def test_a_trace_from_inside_holds_what_was_asked(self, host: Host, mode: str, tmp_path: Path) -> None:
-        """Exact tokens and lengths of answers, under load."""
+    @pytest.mark.parametrize(("mode", "ranks"), [("on", 1), ("shadow", 1), ("off", 2)])
+    def test_a_trace_from_inside_holds_what_was_asked(
+        self, host: Host, mode: str, ranks: int, tmp_path: Path
+    ) -> None:
+        """Exact tokens and lengths of answers, under load; without a policy from one of two ranks."""
         rnd = random.Random(1)
         heads = [[rnd.randrange(20, 1000) for _ in range(256)] for _ in range(4)]
         prompts = [rnd.choice(heads) + rnd.choices(range(20, 1000), k=1 + i % 40) for i in range(60)]
         path = tmp_path / "inside.jsonl"
-        options = {"policy": "peek", "mode": mode, "trace_file": str(path)}
+        policy = "off" if mode == "off" else "peek"
+        options = controlled(tmp_path, policy=policy, mode=mode, trace_file=str(path))
 
         def asked_in() -> list[dict[str, Any]]:
             """Whole rows, without those of the requests by which an engine warms up."""
@@ -215,7 +218,7 @@ class AlikeServed:
             return [row for row in map(json.loads, whole) if row["input_length"] > 256]
 
         with (
-            host.serving(tmp_path, options, *host.sizes["traced"]) as server,
+            host.serving(tmp_path, options, *host.sizes["traced"], ranks=ranks) as server,
             ThreadPoolExecutor(12) as clients,
         ):
             list(clients.map(lambda i: server.ask(prompts[i], 4 + i % 5), range(len(prompts))))

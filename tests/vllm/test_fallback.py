@@ -57,6 +57,9 @@ def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     for nothing in (None, {}):
         engine = make_scheduler(PeekScheduler, options=nothing)
         assert engine.peek.adapter.planner.config == PeekConfig.from_label("fcfs+pe")
+    monkeypatch.setenv("PEEK_POLICY", "off")  # whatever else is set
+    engine = make_scheduler(PeekScheduler, options={"policy": "peek"})
+    assert (engine.peek.adapter, engine.peek.state) == (None, "off")
 
 
 @pytest.mark.parametrize(

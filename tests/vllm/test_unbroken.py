@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +132,18 @@ def test_resumable_sessions(others: int) -> None:
     assert not engine.requests
     assert len(engine.peek.adapter.mirror) == 0
     assert free_blocks(engine) == 199
+
+
+def test_the_end_of_a_session_is_no_request_of_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    engine = scheduler(options={**STRICT, "trace_file": str(path)}, num_blocks=200)
+    for tokens in (A, [*A, 1]):  # the second time its id comes back
+        engine.add_request(make_request("session", tokens, 3, resumable=True))
+        for _ in range(6):
+            step(engine)
+        engine.add_request(make_request("session", [7], 3))
+        run_out(engine)
+    assert [json.loads(row)["input_length"] for row in path.read_text().splitlines()] == [64, 65]
 
 
 def test_a_session_that_is_aborted_before_it_begins() -> None:

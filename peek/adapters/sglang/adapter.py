@@ -62,7 +62,8 @@ class SglangAdapter(EngineAdapter):
         self._by_priority = bool(policy.enable_priority_scheduling)
         # SGLang shows a prefix to others when its prefill ends.
         gate = PrefillsInFlight() if settings.config.sees_prefills else False
-        priority_of = self._priority_of if self._by_priority else None
+        rank = self._rank
+        priority_of = (lambda rid: int(rank(self._waiting[rid].request())[0])) if self._by_priority else None
         super().__init__(settings, shield, lambda it: it.output_ids, priority_of, in_flight_gate=gate)
         self._work_done = 0
         """Prompt tokens admitted for computation so far."""
@@ -88,9 +89,6 @@ class SglangAdapter(EngineAdapter):
         if self.planner.evicts:
             self._take_over_eviction(cache)
         self._take_over_snapshots()
-
-    def _priority_of(self, rid: str) -> int:
-        return int(self._rank(self._waiting[rid].request())[0])
 
     def _rank(self, request: Any) -> tuple[int, float]:
         """Return what SGLang sorts by where it schedules by priority."""

@@ -51,7 +51,7 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
         f"{kind}{'' if core == kind else f' ({core})'} in pages of {getattr(cache, 'page_size', '?')}",
         rank("dp_rank") or rank("attn_dp_rank"),
         rank("tp_rank"),
-        speaks=not rank("attn_tp_rank") and not rank("pp_rank"),
+        speaks=not any(map(rank, ("attn_tp_rank", "attn_cp_rank", "pp_rank"))),
         ranks=ranks_of_one_queue(getattr(scheduler, "server_args", None)),
         agree=mode_agreement(scheduler),
     )

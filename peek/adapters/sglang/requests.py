@@ -198,7 +198,7 @@ class Followed:
             known = self.here.get(request.rid) is request
             if not known:
                 found.append(request)
-            elif not len(request.output_ids):
+            elif not (len(request.output_ids) or request.retracted_stain):
                 break
         found.reverse()
         self.here.update((request.rid, request) for request in found)

@@ -12,7 +12,7 @@ from typing import Any
 
 from peek.adapters.activation import Settings
 from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
-from peek.adapters.sglang.caches import hybrid_of, is_bigram
+from peek.adapters.sglang.caches import hybrid_of, is_bigram, is_fed_from_elsewhere
 from peek.adapters.sglang.requests import Followed, prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
@@ -32,7 +32,7 @@ def why_no_shadow(policy: Any, scheduler: Any) -> str | None:
         return "requests are scheduled by priority"
     if hybrid_of(cache) is not None or is_bigram(cache):
         return "the model's KV cache is of several kinds, or shared with a draft model"
-    if getattr(cache, "cache_controller", None) is not None:
+    if is_fed_from_elsewhere(cache):
         return "KV is kept on the host, too"
     return None
 

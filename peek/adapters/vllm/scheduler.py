@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from peek.adapters.activation import requested_settings
-from peek.adapters.engine_adapter import EngineInfo, Statements, version_of
+from peek.adapters.engine_adapter import EngineInfo, version_of
 from peek.adapters.lifecycle import Attachment
-from peek.adapters.recording import Asked
+from peek.adapters.recording import Asked, Recorder
 from peek.adapters.vllm.adapter import VllmAdapter
 from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_not_understood
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
@@ -44,16 +44,14 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
     )
 
 
-def asked(request: Any, at_s: float, statements: Statements) -> Asked:
-    """Return a vLLM request for the trace; its own time of arrival is on the same clock."""
-    return Asked(
-        request.request_id,
-        getattr(request, "arrival_time", None) or at_s,
-        request.prompt_token_ids or (),
-        namespace_of(request),
-        statements.of(parameters_of(request)).session,
-        tenant_of(request, "named"),
-    )
+def came(scheduler: Any, request: Any, to: Recorder) -> None:
+    """Note an arrival for the trace; its own time is on the same clock."""
+    if scheduler.requests.get(request.request_id) is not request:  # it was for a session that is there
+        return
+    at_s = getattr(request, "arrival_time", None) or to.clock()
+    tokens, space, tenant = request.prompt_token_ids or (), namespace_of(request), tenant_of(request, "named")
+    session = scheduler.peek.recording.statements.of(parameters_of(request)).session
+    to.came(Asked(request.request_id, at_s, tokens, space, session, tenant))
 
 
 @cache
@@ -72,8 +70,7 @@ def scheduler_class(name: str, base: Any) -> Any:
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
             super().add_request(request, *args, **kwargs)
-            said = self.peek.recording.statements
-            self.peek.recording.tell(lambda to: to.came(asked(request, to.clock(), said)))
+            self.peek.recording.tell(partial(came, self, request))
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             self.peek.recording.tell(lambda to: to.ended(request.request_id, request.num_output_tokens))
