@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm_lab import (
     BLOCK,
     AsyncScheduler,
@@ -144,6 +145,18 @@ def test_the_end_of_a_session_is_no_request_of_the_trace(tmp_path: Path) -> None
         engine.add_request(make_request("session", [7], 3))
         run_out(engine)
     assert [json.loads(row)["input_length"] for row in path.read_text().splitlines()] == [64, 65]
+
+
+def test_the_trace_tells_images_apart(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    engine = scheduler(options={**STRICT, "trace_file": str(path)}, num_blocks=200)
+    for name, image in (("cat", "cat"), ("dog", "dog"), ("again", "cat")):
+        shown = MultiModalFeatureSpec(None, "image", image, PlaceholderRange(offset=16, length=32))
+        engine.add_request(make_request(name, [*A[:16], *[9] * 32, *B], mm_features=[shown]))
+        engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+    cat, dog, again = (json.loads(row)["hash_ids"] for row in path.read_text().splitlines())
+    assert (cat, cat[0]) == (again, dog[0])
+    assert not set(cat[1:]) & set(dog[1:])
 
 
 def test_a_session_that_is_aborted_before_it_begins() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from typing import Any
+from zlib import crc32
 
 from peek.adapters.activation import requested_settings
 from peek.adapters.engine_adapter import EngineInfo, version_of
@@ -49,7 +50,10 @@ def came(scheduler: Any, request: Any, to: Recorder) -> None:
     if scheduler.requests.get(request.request_id) is not request:  # it was for a session that is there
         return
     at_s = getattr(request, "arrival_time", None) or to.clock()
-    tokens, space, tenant = request.prompt_token_ids or (), namespace_of(request), tenant_of(request, "named")
+    tokens = list(request.prompt_token_ids or ())
+    for each in request.mm_features:  # equal placeholders stand for different images
+        tokens[each.mm_position.offset] = crc32(each.identifier.encode())
+    space, tenant = namespace_of(request), tenant_of(request, "named")
     session = scheduler.peek.recording.statements.of(parameters_of(request)).session
     to.came(Asked(request.request_id, at_s, tokens, space, session, tenant))
 
