@@ -324,8 +324,9 @@ class Attachment(Generic[A]):
 
         None if nothing is known of it.  The answer has nothing of the prompt.  For debugging: O(waiting).
         """
-        explain: Any = self.seen.decisions.of if self.adapter is None else self.adapter.planner.explain
-        return explain(request_id)  # type: ignore[no-any-return]
+        explain = self.seen.decisions.of if self.adapter is None else self.adapter.planner.explain
+        explained: dict[str, Any] | None = explain(request_id)
+        return explained
 
     def announce(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
         """With each new plan, call `tell` in the engine's own thread if the next requests have changed.
