@@ -187,8 +187,10 @@ def test_both_counts_are_those_of_a_naive_twin(steps: list[Step]) -> None:
 # -- endpoints that do not serve ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("told", [True, False])
 @in_a_loop
-async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_serves() -> None:
+async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_serves(told: bool) -> None:
+    """Also where a gateway does not tell when an answer begins."""
     made, clock = picker()
     dead = ABC[0]
     for rest_s in (REST_S, 2 * REST_S, 4 * REST_S):
@@ -203,7 +205,11 @@ async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_se
         clock.now += 0.02
         made.tick()
         assert (await loads(made))[dead] == 0
-    made.began(await made.pick(body(LONG), subset=[dead]))
+    served = await made.pick(body(LONG), subset=[dead])
+    if told:
+        made.began(served)
+    else:
+        made.ended(served, True)
     made.began(await made.pick(body(LONG), subset=[dead]), ABC[1])
     clock.now += REST_S
     made.tick()

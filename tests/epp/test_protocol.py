@@ -323,6 +323,20 @@ async def test_only_an_answer_counts_as_one(status: str) -> None:
         assert (stats.finished, stats.cancelled) == ((1, 0) if status == "200" else (0, 1))
 
 
+@pytest.mark.parametrize("status", ["200", "503"])
+@in_a_loop
+async def test_a_prompt_is_computed_where_an_answer_begins_that_is_no_error(status: str) -> None:
+    async with gateway() as to:
+        stream = to.stream()
+        await to.send(stream)
+        await to.ask(stream, **answer(status))
+        await to.ask(stream, response_body=messages.HttpBody(body=b"overloaded, or a token"))
+        brain = to.picker._brain
+        loads = await brain.call(brain.fleet.status)
+        assert sum(each.queued for each in loads) == (0 if status == "200" else 1)
+        assert sum(each.under_way for each in loads) == 1
+
+
 @pytest.mark.parametrize("told", ["metadata", "attribute"])
 @in_a_loop
 async def test_the_data_plane_tells_who_served(told: str) -> None:
