@@ -481,6 +481,13 @@ def test_a_key_is_of_the_beginning_and_the_rest_counts_by_its_length(ids: bool) 
         parts = [{"type": "text", "text": prompt[:1000]}, {"type": "text", "text": prompt[1000:]}]
         calls += [{"messages": turns}, {"messages": [{"role": "user", "content": parts}, *turns]}]
         calls += [SimpleNamespace(messages=turns), {"system": "Short.", "messages": turns}]
+        tool = [{"type": "function", "function": {"name": "f", "description": prompt}}]
+        called = [{"id": "1", "function": {"name": "f", "arguments": prompt}}]
+        user = [{"role": "user", "content": "Short."}]
+        calls += [{"tools": tool, "messages": user}, {"input": [{"call_id": "1", "output": prompt}]}]
+        calls += [{"messages": [turns[0], {"role": "assistant", "tool_calls": called}]}]
+        calls += [{"messages": [{"role": "assistant", "reasoning_content": prompt, "content": "Yes."}]}]
+        calls += [{"messages": [{"content": [{"type": "tool_result", "content": prompt}]}]}]
     for call in calls:
         whole, found = prompt_of([call], {}), beginning_of([call], {})
         assert whole is not None
