@@ -192,6 +192,17 @@ async def test_a_request_that_comes_in_pieces_is_sent_back_whole(pieces: int, tr
         assert await to.settled() == dict.fromkeys(AB, 0)
 
 
+@in_a_loop
+async def test_a_request_of_headers_and_trailers_is_sent_back_without_a_body() -> None:
+    """Envoy ends a request whose answers tell of a body that it has not sent."""
+    async with gateway() as to:
+        stream = to.stream()
+        await stream.write(messages.ProcessingRequest(**headers(FULL_DUPLEX, FULL_DUPLEX)))
+        first = await to.ask(stream, request_trailers=messages.HttpTrailers())
+        assert picked(first, "request_headers") in AB
+        assert (await stream.read()).WhichOneof("response") == "request_trailers"
+
+
 @pytest.mark.parametrize("trailers", [False, True])
 @in_a_loop
 async def test_a_long_request_is_sent_on_before_all_of_it_has_come(trailers: bool) -> None:

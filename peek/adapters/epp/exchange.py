@@ -98,8 +98,9 @@ class Exchange:
         yield first
         if first.HasField("immediate_response") or kind == "request_headers":
             return
-        for piece in self._pieces(body, ends and kind == "request_body"):
-            yield piece
+        if body or kind == "request_body":
+            for piece in self._pieces(body, ends and kind == "request_body"):
+                yield piece
         if kind == "request_trailers":
             yield self._plain(kind)
 
