@@ -105,6 +105,8 @@ def test_what_anthropics_tools_are_told_and_say_counts_as_text() -> None:
         for content in ("x" * 7040, [use, said], [use, in_parts], [use, {**said, "content": "r" * 6300}])
     ]
     assert longer[0] == longer[1]
+    marked = [{"role": "user", "content": [use, {**said, "cache_control": {"type": "ephemeral"}}]}]
+    assert openai_key({"messages": marked}) == longer[0], "the mark moves on at each turn"
     assert 0 <= longer[0].num_tokens - plain.num_tokens <= 60
     assert common(unpack(longer[0].key), unpack(longer[2].key)) > 105
     picture = {**said, "content": [{"type": "image", "source": {"data": "A" * 100_000}}]}

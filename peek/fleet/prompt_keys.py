@@ -21,6 +21,7 @@ BLOCK_BYTES: Final = 64  # bytes per symbol: 16 tokens as int32, or of text, at 
 LONGEST_NAMESPACE: Final = 256  # characters; for a longer one, which any client can send, a digest stands
 _PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents", "prompt")  # a template, by its id
 _NAMESPACE: Final = ("model", "lora", "cache_salt")
+_NOT_OF_A_TOOL: Final = ("content", "cache_control")  # a mark that clients move to the last part at each turn
 
 
 class PromptKey(NamedTuple):
@@ -142,8 +143,8 @@ def _texts(content: object) -> list[str]:
     texts: list[str] = []
     for part in _parts(content):
         if isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result"):
-            texts.append(_as_json({name: value for name, value in part.items() if name != "content"}))
-            texts.extend([_text(each) for each in _parts(part.get("content"))])
+            rest = {name: value for name, value in part.items() if name not in _NOT_OF_A_TOOL}
+            texts.extend([_as_json(rest), *[_text(each) for each in _parts(part.get("content"))]])
         else:
             texts.append(_text(part))
     return texts
