@@ -187,8 +187,10 @@ def test_both_counts_are_those_of_a_naive_twin(steps: list[Step]) -> None:
 # -- endpoints that do not serve ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("told", [True, False])
 @in_a_loop
-async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_serves() -> None:
+async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_serves(told: bool) -> None:
+    """Also where a gateway does not tell when an answer begins."""
     made, clock = picker()
     dead = ABC[0]
     for rest_s in (REST_S, 2 * REST_S, 4 * REST_S):
@@ -203,7 +205,11 @@ async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_se
         clock.now += 0.02
         made.tick()
         assert (await loads(made))[dead] == 0
-    made.began(await made.pick(body(LONG), subset=[dead]))
+    served = await made.pick(body(LONG), subset=[dead])
+    if told:
+        made.began(served)
+    else:
+        made.ended(served, True)
     made.began(await made.pick(body(LONG), subset=[dead]), ABC[1])
     clock.now += REST_S
     made.tick()
@@ -475,6 +481,13 @@ def test_a_key_is_of_the_beginning_and_the_rest_counts_by_its_length(ids: bool) 
         parts = [{"type": "text", "text": prompt[:1000]}, {"type": "text", "text": prompt[1000:]}]
         calls += [{"messages": turns}, {"messages": [{"role": "user", "content": parts}, *turns]}]
         calls += [SimpleNamespace(messages=turns), {"system": "Short.", "messages": turns}]
+        tool = [{"type": "function", "function": {"name": "f", "description": prompt}}]
+        called = [{"id": "1", "function": {"name": "f", "arguments": prompt}}]
+        user = [{"role": "user", "content": "Short."}]
+        calls += [{"tools": tool, "messages": user}, {"input": [{"call_id": "1", "output": prompt}]}]
+        calls += [{"messages": [turns[0], {"role": "assistant", "tool_calls": called}]}]
+        calls += [{"messages": [{"role": "assistant", "reasoning_content": prompt, "content": "Yes."}]}]
+        calls += [{"messages": [{"content": [{"type": "tool_result", "content": prompt}]}]}]
     for call in calls:
         whole, found = prompt_of([call], {}), beginning_of([call], {})
         assert whole is not None

@@ -902,6 +902,28 @@ def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
     assert len(fleet) == 0
 
 
+def test_what_a_replica_holds_goes_there_also_after_an_error() -> None:
+    """Although it has no room for what it does not hold."""
+    failed = True
+    asked = 0
+    while failed:
+        fleet, view = FleetPlanner(FleetConfig(window_requests=1, window_tokens=0)), Flaky(repeat(False))
+        fleet.join("a", view=view)
+        fleet.add(ask("first", [1] * 600, 0.0))
+        sent = fleet.dispatch(0.0)
+        fleet.add(ask("second", [1] * 599 + [2], 1.0))
+        view.fails = chain([False] * asked, [True], repeat(False))
+        failed = False
+        for now_s in (1.0, 2.0):
+            try:
+                sent += fleet.dispatch(now_s)
+            except ConnectionError:
+                failed = True
+        assert sent == [("first", "a"), ("second", "a")]
+        asked += 1
+    assert asked > 2
+
+
 def test_a_view_that_fails_while_a_replica_takes_over_a_backlog_loses_no_request() -> None:
     failed = True
     asked = 0

@@ -44,7 +44,8 @@ def test_tokens_in_any_form_have_the_same_key(tokens: list[int]) -> None:
     assert found == token_key(array("i", tokens), "lora") == token_key(array("i", tokens).tobytes(), "lora")
     assert found.namespace == "lora"
     assert found.num_tokens == max(len(tokens), BLOCK_TOKENS)
-    assert openai_key({"prompt": tokens})[:2] == found[:2] == openai_key({"prompt": [tokens]})[:2]
+    for name in ("prompt", "input"):
+        assert openai_key({name: tokens})[:2] == found[:2] == openai_key({name: [tokens]})[:2]
     assert openai_key({"prompt_token_ids": tokens, "prompt": "other"})[:2] == found[:2]
 
 
@@ -93,6 +94,34 @@ def test_fields_in_any_order_and_parts_of_a_content() -> None:
     assert common(*[symbols({"messages": each}) for each in pictures]) == 0
     assert symbols({"input": "y" * 300}) == symbols({"messages": "y" * 300})
     assert symbols({"input": "y" * 300, "messages": None}) == symbols({"input": "y" * 300})
+
+
+def test_what_anthropics_tools_are_told_and_say_counts_as_text() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "write", "input": {"text": "w" * 640}}
+    said = {"type": "tool_result", "tool_use_id": "t1", "content": "r" * 6400}
+    in_parts = {**said, "content": [{"type": "text", "text": "r" * 6400}]}
+    plain, *longer = [
+        openai_key({"messages": [{"role": "user", "content": content}]})
+        for content in ("x" * 7040, [use, said], [use, in_parts], [use, {**said, "content": "r" * 6300}])
+    ]
+    assert longer[0] == longer[1]
+    marked = [{"role": "user", "content": [use, {**said, "cache_control": {"type": "ephemeral"}}]}]
+    assert openai_key({"messages": marked}) == longer[0], "the mark moves on at each turn"
+    assert 0 <= longer[0].num_tokens - plain.num_tokens <= 60
+    assert common(unpack(longer[0].key), unpack(longer[2].key)) > 105
+    picture = {**said, "content": [{"type": "image", "source": {"data": "A" * 100_000}}]}
+    assert openai_key({"messages": [{"role": "user", "content": [picture]}]}).num_tokens < 100
+    assert openai_key({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}).num_tokens < 100
+
+
+def test_the_input_goes_behind_the_id_of_a_template() -> None:
+    """In the Responses API a prompt is no text but names a stored template."""
+    template, said = {"id": "pmpt_1", "variables": {"a": "b"}}, "y" * 640
+    keys = [symbols({"prompt": each, "input": said}) for each in (template, template, {"id": "pmpt_2"})]
+    assert keys[0] == keys[1]
+    assert common(keys[0], keys[2]) == 0
+    assert common(keys[0], symbols({"prompt": template, "input": said + "more"})) >= 10
+    assert len(symbols({"prompt": template})) == 1
 
 
 def test_model_lora_and_salt_are_namespaces() -> None:

@@ -545,6 +545,33 @@ async def test_without_an_answer_a_router_goes_on_alone_and_says_so_once(
     assert len([record for record in caplog.records if "hears of the others" in record.message]) == 2
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.usefixtures("_in_a_hurry")
+@in_a_loop
+async def test_what_was_sent_while_the_exchange_was_away_is_told_once_it_is_back(stopped: bool) -> None:
+    handle = Handle()
+    decider, _ = decider_of()
+    client = client_of(decider, lambda: handle)
+    handle.dead = True
+    if stopped:
+        handle.goes_on.clear()
+    await until(lambda: client.failures > 0)
+    for number in range(decider_module.MOST_UNTOLD + 5):
+        decider.end(placed(decider, asked(1, number)), True)
+    failures = client.failures
+    await until(lambda: client.failures > failures + 1)
+    decider.end(placed(decider, asked(2)), True)
+    handle.dead = False
+    handle.goes_on.set()
+    await until(lambda: client.routers == 1 and handle.exchange._count)
+    told = [each for _, each in handle.exchange._sent]
+    assert len(told) == handle.exchange._count == decider_module.MOST_UNTOLD
+    assert [each._replace(replica="") for each in told[-2:]] == [
+        asked(1, decider_module.MOST_UNTOLD + 4),
+        asked(2),
+    ]
+
+
 @in_a_loop
 async def test_without_replicas_nobody_is_asked_and_without_an_actor_it_is_looked_for() -> None:
     looked: list[int] = []

@@ -43,12 +43,19 @@ TEXTS: Final = (
     "documents",
     "system",
     "instructions",
+    "tools",
     "prompt_token_ids",
     "prompt",
     "messages",
     "input",
     "content",
     "text",
+    "reasoning_content",
+    "tool_calls",
+    "function",
+    "arguments",
+    "description",
+    "output",
 )
 """Fields of a body, a message or a part of one that may be long and count as text, first things first."""
 

@@ -443,8 +443,8 @@ class FleetPlanner:
 
     def _send(self, replica: Replica, now: float) -> None:
         """Send a replica what waits for it, in planned order, as far as its window allows."""
-        replica.due = False
         while len(replica.planner) > 0:
+            replica.due = True  # until all of the plan was looked at: a view may fail before
             plan = replica.planner.lazy_plan(replica.view, now)
             picked: list[Ticket] = []
             try:
@@ -461,11 +461,11 @@ class FleetPlanner:
         brought = False
         for request_id in plan:
             if replica.queued >= self._warm_requests:
-                replica.due = True
                 return False
             ticket = self._tickets[request_id]
             if 2 * replica.planner.cached_len(request_id) < ticket.request.num_tokens:
                 if not self._has_room(replica):
+                    replica.due = False
                     return False
                 brought = True
             replica.pick(ticket)
@@ -473,6 +473,7 @@ class FleetPlanner:
             self._waiting -= 1
             self.stats.dispatched += 1
             self._sent[request_id] = replica.name
+        replica.due = False
         return brought
 
     def _in_rank(self, plan: LazyPlan) -> list[str]:

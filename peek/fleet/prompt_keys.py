@@ -19,8 +19,9 @@ from peek.trie.keys import pack
 BLOCK_TOKENS: Final = 16  # tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here
 BLOCK_BYTES: Final = 64  # bytes per symbol: 16 tokens as int32, or of text, at four bytes a token
 LONGEST_NAMESPACE: Final = 256  # characters; for a longer one, which any client can send, a digest stands
-_PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents")
+_PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents", "prompt")  # a template, by its id
 _NAMESPACE: Final = ("model", "lora", "cache_salt")
+_NOT_OF_A_TOOL: Final = ("content", "cache_control")  # a mark that clients move to the last part at each turn
 
 
 class PromptKey(NamedTuple):
@@ -57,23 +58,23 @@ def text_key(text: str | bytes, namespace: str = "") -> PromptKey:
 def openai_key(request: Mapping[str, object]) -> PromptKey:
     """Make the key of an OpenAI or Anthropic request's body, of any kind that has a prompt.  O(bytes).
 
-    Token ids (`prompt_token_ids`, or `prompt` as a list of ints) are used if there are any.  Otherwise the
-    text is joined in the order of chat templates: system prompt, tools, other messages.  The namespace is
-    made of `model`, `lora` and `cache_salt`.  A digest stands for each part that is no text.
+    Token ids (`prompt_token_ids`, or `prompt` or `input` as a list of ints) are used if there are any.
+    Otherwise the text is joined in the order of chat templates: system prompt, tools, other messages.  The
+    namespace is made of `model`, `lora` and `cache_salt`.  A digest stands for each part that is no text.
 
     Raises `InvalidKey` if there is no prompt, or a part of it is no JSON.
     """
     namespace = "\0".join([str(request.get(name) or "") for name in _NAMESPACE]).rstrip("\0")
     if len(namespace) > LONGEST_NAMESPACE:
         namespace = _digest(namespace)
-    for name in ("prompt_token_ids", "prompt"):
+    for name in ("prompt_token_ids", "prompt", "input"):
         tokens = _token_ids(request.get(name))
         if tokens is not None:
             return token_key(tokens, namespace)
     prompt = request.get("prompt")
-    if prompt is not None:
-        return text_key("".join(_texts(prompt)), namespace)
     messages = request.get("input") if request.get("messages") is None else request["messages"]
+    if prompt is not None and (messages is None or not isinstance(prompt, Mapping)):
+        return text_key("".join(_texts(prompt)), namespace)
     if messages is None:
         names = ", ".join(map(repr, request))
         raise InvalidKey(f"a request with the fields {names} has no prompt, messages or input")
@@ -138,20 +139,27 @@ def _turn(turn: object) -> list[str]:
 
 
 def _texts(content: object) -> list[str]:
-    """The texts of a content and its parts; a digest for a part that is no text."""
+    """The texts of a content and its parts, also of Anthropic's calls of tools and what these say."""
+    texts: list[str] = []
+    for part in _parts(content):
+        if isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result"):
+            rest = {name: value for name, value in part.items() if name not in _NOT_OF_A_TOOL}
+            texts.extend([_as_json(rest), *[_text(each) for each in _parts(part.get("content"))]])
+        else:
+            texts.append(_text(part))
+    return texts
+
+
+def _parts(content: object) -> list[object]:
     if content is None:
         return []
-    if isinstance(content, str):
-        return [content]
-    parts = content if isinstance(content, (list, tuple)) else [content]
-    texts: list[str] = []
-    for part in parts:
-        text = part.get("text") if isinstance(part, Mapping) else part
-        if isinstance(text, str):
-            texts.append(text)
-        else:
-            texts.append(_digest(_as_json(part)))
-    return texts
+    return list(content) if isinstance(content, (list, tuple)) else [content]
+
+
+def _text(part: object) -> str:
+    """The text of a part, a digest if it is none."""
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text if isinstance(text, str) else _digest(_as_json(part))
 
 
 def _digest(text: str) -> str:

@@ -192,6 +192,17 @@ async def test_a_request_that_comes_in_pieces_is_sent_back_whole(pieces: int, tr
         assert await to.settled() == dict.fromkeys(AB, 0)
 
 
+@in_a_loop
+async def test_a_request_of_headers_and_trailers_is_sent_back_without_a_body() -> None:
+    """Envoy ends a request whose answers tell of a body that it has not sent."""
+    async with gateway() as to:
+        stream = to.stream()
+        await stream.write(messages.ProcessingRequest(**headers(FULL_DUPLEX, FULL_DUPLEX)))
+        first = await to.ask(stream, request_trailers=messages.HttpTrailers())
+        assert picked(first, "request_headers") in AB
+        assert (await stream.read()).WhichOneof("response") == "request_trailers"
+
+
 @pytest.mark.parametrize("trailers", [False, True])
 @in_a_loop
 async def test_a_long_request_is_sent_on_before_all_of_it_has_come(trailers: bool) -> None:
@@ -321,6 +332,20 @@ async def test_only_an_answer_counts_as_one(status: str) -> None:
         await to.settled()
         stats = to.picker._brain.fleet.stats
         assert (stats.finished, stats.cancelled) == ((1, 0) if status == "200" else (0, 1))
+
+
+@pytest.mark.parametrize("status", ["200", "503"])
+@in_a_loop
+async def test_a_prompt_is_computed_where_an_answer_begins_that_is_no_error(status: str) -> None:
+    async with gateway() as to:
+        stream = to.stream()
+        await to.send(stream)
+        await to.ask(stream, **answer(status))
+        await to.ask(stream, response_body=messages.HttpBody(body=b"overloaded, or a token"))
+        brain = to.picker._brain
+        loads = await brain.call(brain.fleet.status)
+        assert sum(each.queued for each in loads) == (0 if status == "200" else 1)
+        assert sum(each.under_way for each in loads) == 1
 
 
 @pytest.mark.parametrize("told", ["metadata", "attribute"])

@@ -229,3 +229,28 @@ def test_an_error_when_the_last_server_goes_leaves_nobody_waiting(broken: str) -
             await waiting
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+@pytest.mark.parametrize(
+    ("broken", "leaving"),
+    [*[("forget_caches", each) for each in ("", "2", "3", "23")], ("cancel", "2"), ("cancel", "23")],
+)
+def test_what_is_on_its_way_to_a_client_at_an_error_of_ours_counts_once(broken: str, leaving: str) -> None:
+    """One client is to hear of the planner's choice, another of verl's own; either may leave before."""
+    from peek.adapters.verl.load_balancer import FleetLoadBalancer
+
+    async def scenario() -> None:
+        lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
+        await lb.acquire_server("1", prompt_ids=[1])
+        asking = {name: asyncio.create_task(lb.acquire_server(name, prompt_ids=[1])) for name in "234"}
+        await asyncio.sleep(0)
+        lb.release_server("s0", request_id="1")
+        lb._fleet = Breaks(lb._fleet, broken)  # type: ignore[assignment]
+        lb.clear_sticky_cache()
+        for name in leaving:
+            asking[name].cancel()
+        await asyncio.gather(*asking.values(), return_exceptions=True)
+        assert lb._stock.get_status()["servers"] == lb.get_status()["servers"]
+        assert lb.get_total_inflight() == 3 - len(leaving)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

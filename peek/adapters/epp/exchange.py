@@ -98,8 +98,9 @@ class Exchange:
         yield first
         if first.HasField("immediate_response") or kind == "request_headers":
             return
-        for piece in self._pieces(body, ends and kind == "request_body"):
-            yield piece
+        if body or kind == "request_body":
+            for piece in self._pieces(body, ends and kind == "request_body"):
+                yield piece
         if kind == "request_trailers":
             yield self._plain(kind)
 
@@ -137,7 +138,7 @@ class Exchange:
                 self._picker.began(self._picked, served)  # another endpoint than was picked
         elif kind == "response_body":
             self._answer_mode = self._answer_mode or STREAMED
-            if part.body and self._picked is not None:
+            if part.body and self._good and self._picked is not None:
                 self._picker.began(self._picked)
         if kind == "response_trailers" or part.end_of_stream:
             self.end(True)

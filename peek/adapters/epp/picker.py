@@ -353,6 +353,8 @@ class Picker:
         """Note that a request has ended: `answered`, or its client or endpoint went away."""
         if not picked.ended:
             picked.ended = True
+            if answered:  # of its beginning many gateways do not tell
+                self._rest_s.pop(picked.endpoint, None)
             self._take_off(picked, answered)
 
     def _count(self, endpoint: str, requests: int) -> None:

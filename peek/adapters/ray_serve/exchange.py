@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import Any, Final
 
-from peek.adapters.ray_serve.decider import Asked, Decider, Loads
+from peek.adapters.ray_serve.decider import MOST_UNTOLD, Asked, Decider, Loads
 
 logger = logging.getLogger("ray.serve.peek")
 
@@ -74,6 +74,7 @@ class ExchangeClient:
         self._find = find
         self._told = False
         self._heard = 0
+        self._untold: list[Asked] = []  # what this router has sent, until the exchange has answered
         self._wanted = asyncio.Event()
         self._task = in_no_context(self._keep())
 
@@ -107,7 +108,8 @@ class ExchangeClient:
             self._decider.set_others([])
 
     async def _swap_with(self, exchange: Any) -> None:
-        said = (self._decider.loads(), self._decider.take_sent(), self._heard)
+        self._untold = [*self._untold, *self._decider.take_sent()][-MOST_UNTOLD:]
+        said = (self._decider.loads(), self._untold, self._heard)
         # Not `wait_for`: before Python 3.12 it can swallow this task's cancellation.
         answer = asyncio.ensure_future(exchange.swap.remote(self._decider.name, *said))
         try:
@@ -115,6 +117,7 @@ class ExchangeClient:
             if not answer.done():
                 raise ConnectionError(f"no answer within {IDLE_S:g} s")
             others, sent, self._heard = answer.result()
+            self._untold = []
         finally:
             answer.cancel()
         if self._told:

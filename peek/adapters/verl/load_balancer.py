@@ -111,6 +111,8 @@ class FleetLoadBalancer:
             return await future
         except asyncio.CancelledError:  # the client left
             self._change(self._cancel, ours)
+            if self._stock is not None:
+                self._stock.release_server(_answer(future))
             raise
         finally:
             self._waiting.pop(ours, None)
@@ -238,8 +240,10 @@ class FleetLoadBalancer:
         logger.exception("peek's load balancer failed; verl's own decides from now on")
         self._metrics.fell_back()
         self._stock = GlobalRequestLoadBalancer(self._servers)
-        # What is under way counts there, too, since it is told when that ends.
-        getattr(self._stock, "_inflight_requests", {}).update(self._loads())
+        # What is under way counts there, too, since it is told when that ends; also on its way to a client.
+        chosen = [_answer(future) for future in self._waiting.values()]
+        loads = {server: at_work + chosen.count(server) for server, at_work in self._loads().items()}
+        getattr(self._stock, "_inflight_requests", {}).update(loads)
         for ours, future in self._waiting.items():
             if not future.done():
                 try:
@@ -250,3 +254,9 @@ class FleetLoadBalancer:
     def _stock_server(self, request_id: str) -> str:
         server: str = self._stock.acquire_server(request_id)[0]
         return server
+
+
+def _answer(future: asyncio.Future[str]) -> str:
+    """Return the server that a client is about to hear of, "" if none."""
+    told = future.done() and not future.cancelled() and future.exception() is None
+    return future.result() if told else ""
