@@ -161,7 +161,7 @@ def test_a_trace_of_vllm_tells_of_a_statement_once(
         engine.add_request(
             SimpleNamespace(
                 request_id=str(number), arrival_time=1.0, prompt_token_ids=[1, 2], sampling_params=sampling,
-                lora_request=None, cache_salt=None, client_index=0,
+                lora_request=None, cache_salt=None, client_index=0, mm_features=[],
             )
         )  # fmt: skip
     assert len(engine.requests) == 3
