@@ -51,7 +51,8 @@ class Source(Protocol):
 class LazyPlan:
     """An admission order that is worked out only as far as it is asked for.
 
-    It is the order of `Plan` until a request arrives or leaves; ids not asked for by then are lost.
+    It is the order of `Plan` until a request arrives or leaves; ids not asked for by then are lost.  Where
+    tenants take turns, ids asked for later heed what a tenant was charged meanwhile.
 
     Args:
         source: gives the ids behind `known` one after another; None if there are no more.

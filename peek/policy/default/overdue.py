@@ -204,7 +204,7 @@ class OverdueLane:
             return
         if request.lane == FAIR_LANE:
             self.lead += work / self.fair_share
-        elif request.lane == CACHE_LANE:
+        else:
             self.lead -= work / (1.0 - self.fair_share)
 
     def answered(self, tokens: int, request_id: str = "") -> None:
@@ -300,13 +300,12 @@ class OverdueTurns(RequestStream):
         request = self._order.next()
         while request is not None and request.request_id in self._placed:
             request = self._order.next()
-        if request is not None:
+        if request is not None and head is not None:
             request.lane = CACHE_LANE
-            if head is not None:
-                self._lead -= self._expected(request) / (1.0 - lane.fair_share)
-                self._placed.add(request.request_id)
-                if request is head:
-                    self._advance()
+            self._lead -= self._expected(request) / (1.0 - lane.fair_share)
+            self._placed.add(request.request_id)
+            if request is head:
+                self._advance()
         return request
 
     def _expected(self, request: PendingRequest) -> float:
