@@ -441,7 +441,8 @@ class LazyPlans(RuleBasedStateMachine):
 
     A lazy plan is the whole one, as of the moment when it was made.  Once a request has come or gone, nothing
     that had not been asked for follows, unless the policy worked out the whole queue.  A held request is in
-    no plan, so its end changes none.  Turns among tenants heed at once what a tenant is charged meanwhile.
+    no plan, so its end changes none.  Turns among tenants heed at once what a tenant is charged meanwhile;
+    where there are turns, only what the plan has named before is admitted.
     """
 
     @initialize(label=st.sampled_from(SETTINGS), gated=st.booleans(), kind=st.sampled_from([Told, Keeps]))
@@ -458,6 +459,7 @@ class LazyPlans(RuleBasedStateMachine):
         self.is_over = False
         self.takes_turns = "tenant_lead" in label
         self.is_charged = False
+        self.named: list[str] = []
 
     @property
     def both(self) -> tuple[Planner, Planner]:
@@ -482,6 +484,7 @@ class LazyPlans(RuleBasedStateMachine):
     def leave(self, pick: int, uncached: int | None, admitted: bool) -> None:
         name = self.waiting(pick)
         self.is_over |= name not in self.lazy.held
+        admitted &= not self.takes_turns or name in self.named
         costs = [planner.remove(name, admitted, uncached if admitted else None) for planner in self.both]
         assert costs[0] == costs[1]
         self.is_charged |= self.takes_turns
@@ -533,6 +536,7 @@ class LazyPlans(RuleBasedStateMachine):
         found = [name for name in wanted if name is not None]
         if not self.is_charged:
             assert found == self.expected[: len(found)]
+            self.named = found
         lost = self.is_over and self.plan._source is not None
         assert len(found) == (self.read if lost else min(len(wanted), len(self.expected)))
         self.read = len(found)
