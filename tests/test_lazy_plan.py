@@ -487,7 +487,7 @@ class LazyPlans(RuleBasedStateMachine):
         admitted &= not self.takes_turns or name in self.named
         costs = [planner.remove(name, admitted, uncached if admitted else None) for planner in self.both]
         assert costs[0] == costs[1]
-        self.is_charged |= self.takes_turns
+        self.is_charged |= self.takes_turns and admitted
         if admitted:
             self.admitted.append(name)
 
@@ -506,7 +506,7 @@ class LazyPlans(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), tokens=st.integers(0, 300), ends=st.booleans(), tenant=TENANTS)
     def go_on(self, pick: int, tokens: int, ends: bool, tenant: str) -> None:
         name = self.admitted[pick % len(self.admitted)]
-        self.is_charged |= self.takes_turns
+        self.is_charged |= self.takes_turns and tokens > 0
         for planner in self.both:
             planner.prefilled(name)
             planner.generated(tenant, tokens)

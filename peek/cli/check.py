@@ -257,7 +257,7 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
 
 def _print(found: Answer, cost: CostModel, told: dict[str, Any]) -> None:
     notes = (*trace.unread(told["log"]["not_understood"]), *told["notes"])
-    assumed = [f"taken for granted: {told['assumed']}"] * bool(told["assumed"])
+    assumed = [f"taken for granted: {told['assumed']}"] if told["assumed"] else []
     for line in (*told["summary"], *(f"! {note}" for note in notes), *assumed):
         say(line, "  ")
     print()

@@ -102,7 +102,7 @@ class _Csv(Format):
         if not self._lengths and not (asked and (timed or is_first)):
             return None
         self._columns = columns if self._lengths else [cell.strip() for cell in cells]
-        self.hint = LENGTHS_HINT * bool(self._lengths)
+        self.hint = LENGTHS_HINT if self._lengths else ""
         self.reader.is_lengths |= bool(self._lengths)
         return ()
 
