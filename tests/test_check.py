@@ -334,6 +334,7 @@ def test_a_log_is_answered(log: Path, capsys: Capsys) -> None:
         "SGLang's log: 152 lines, 150 requests",
         "150 requests, 247,500 tokens of prompts",
         "over 7.45 s, 20.1 requests a second",
+        f"{100 * found['log']['shared']:.1f} % of the tokens have come before in the same place",
         "1 line of no known format, first line 74: SECRET of nobody's format",
         "150 as long as allowed",
         "arena of 20,000 tokens, radix cache (SGLang-like engine)",

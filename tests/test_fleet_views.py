@@ -79,6 +79,20 @@ def test_a_guessed_cache_holds_what_was_computed(
     assert view.held(pack(asked[1]), asked[0]) == longest(computed + coming, asked)
 
 
+@given(computed=st.sets(st.integers(0, 9)), coming=st.lists(st.integers(0, 9), max_size=4))
+def test_askers_share_at_least_half_of_what_is_here(computed: set[int], coming: list[int]) -> None:
+    view = ReplicaView(None, 1000, 1)
+    shared = [*computed, *coming]
+    for number, symbols in enumerate(shared):
+        key = pack([*range(symbols), 99])
+        view.send(str(number), key, "lora")
+        view.send(f"{number} of another", pack([*range(10)]), "")
+        if number < len(computed):
+            view.compute(str(number), key, "lora")
+    half = max(1, max(shared, default=0) / 2)
+    assert view.askers(pack([*range(9)]), "lora") == sum(each >= half for each in shared)
+
+
 @given(data=st.data(), capacity=st.integers(0, 12), noted=st.sampled_from([1, 3, 256]), tells=st.booleans())
 def test_a_walk_that_goes_on_finds_what_one_from_the_start_finds(
     data: st.DataObject, capacity: int, noted: int, tells: bool

@@ -96,6 +96,16 @@ def test_the_engine_is_asked_in_another_order() -> None:
     assert [prompt["cache_salt"] for prompt in llm.asked] == ["0"] * 4 + ["1"] * 4
 
 
+def test_prompts_with_media_share_nothing() -> None:
+    llm = Vllm()
+    prompts = [[1, 2, 3, 4, place] if place % 2 else [5, 6, 7, 8, place] for place in range(8)]
+    seen = [{"prompt_token_ids": each, "multi_modal_data": {"image": each[-1]}} for each in prompts]
+    generate_vllm(llm, seen)
+    assert llm.asked == seen
+    generate_vllm(llm, prompts)
+    assert llm.asked != prompts
+
+
 @pytest.mark.parametrize(("blocks", "block"), [(None, 16), (0, 16), (3, None), ("3", 16)])
 def test_an_engine_that_does_not_say_how_large_its_cache_is(blocks: object, block: object) -> None:
     with pytest.raises(EngineMismatch, match="give cache_tokens"):

@@ -9,7 +9,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,33 @@ def test_ids_are_equal_exactly_where_prefixes_are(prompts: list[list[int]], bloc
         for number, found in enumerate(row["hash_ids"]):
             assert chains.setdefault(found, prompt[: (number + 1) * block]) == prompt[: (number + 1) * block]
     assert len(chains) == len({tuple(chain) for chain in chains.values()})
+
+
+def sessions_of(prompts: Iterable[Sequence[int]], block: int) -> tuple[int, int]:
+    """Sessions of two turns or more, and their turns: a prompt goes on from an open one's whole blocks."""
+    open_ones: dict[tuple[int, ...], int] = {}
+    turns: list[int] = []
+    for prompt in prompts:
+        whole = tuple(prompt[: len(prompt) // block * block])
+        shorter = (whole[:end] for end in range(len(whole) - 1, 0, -1))
+        before = next((each for each in shorter if each in open_ones), None)
+        session = len(turns) if before is None else open_ones.pop(before)
+        if before is None:
+            turns.append(0)
+        turns[session] += 1
+        if whole:
+            open_ones.setdefault(whole, session)
+    return sum(each > 1 for each in turns), sum(each for each in turns if each > 1)
+
+
+@given(PROMPTS, st.integers(1, 3))
+def test_sessions_are_prompts_that_go_on_from_whole_blocks(prompts: list[list[int]], block: int) -> None:
+    prompts = [prompt + prompts[0] for prompt in prompts] + [prompts[0] + prompt for prompt in prompts]
+    tracer = Tracer(b"salt", block, None)
+    for at, prompt in enumerate(prompts):
+        tracer.take(Arrival(str(at), float(at), prompt))
+    list(tracer.rows(1))
+    assert (tracer.counts.sessions, tracer.counts.turns) == sessions_of(prompts, block)
 
 
 def test_namespaces_and_kinds_of_prompt_share_nothing() -> None:
