@@ -18,7 +18,7 @@ from peek.offline import ShadowCache, Waves, block_keys, reorder, split
 from peek.offline.block_keys import batch_keys
 from peek.offline.formats import id_of
 from peek.offline.reordering import hit_ratio
-from peek.offline.replicas import _cuts, balanced
+from peek.offline.replicas import _cuts, balanced, saved_tokens
 from peek.offline.shape import contract, depth_first, shape_of
 from peek.testing.twins import common_length
 
@@ -285,6 +285,16 @@ def test_replicas_get_equal_work(replicas: int, shape_name: str) -> None:
     if shape_name == "groups":
         seen = [len({groups[index] for index in share.order}) for share in shares]
         assert sum(seen) <= 120 + replicas - 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), min_size=1), st.integers(1, 4))
+def test_a_prompt_saves_whole_blocks_and_never_its_last_token(
+    prompts: list[tuple[int, int]], block: int
+) -> None:
+    shared, tokens = np.array(prompts).T
+    saved = saved_tokens(shared, tokens, block)
+    assert saved.tolist() == [min(each, (length - 1) // block) * block for each, length in prompts]
+    assert (saved < tokens).all()
 
 
 def test_no_replica_at_all() -> None:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.queues import NOW, cache_of, ids, planner_of, rows_of
 
-from peek import AdmissionPolicy, Cycle, PeekConfig, PendingRequest, PolicyFault
+from peek import AdmissionPolicy, Cycle, PeekConfig, PendingRequest, Planner, PolicyFault
 
 EMPTY = cache_of([])
 
@@ -50,6 +52,22 @@ def test_a_policy_in_plain_python_sees_the_signals() -> None:
     assert [r.cluster_size for r in requests] == [1, 3, 2, 2]
     assert [r.cached_len for r in requests] == [0, 2, 1, 1]
     assert ids(requests) == ["r0", "r1", "r2", "r3"]
+
+
+TAILED = st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=4), st.integers(0, 5))
+
+
+@given(st.lists(TAILED, min_size=1, max_size=6))
+def test_a_tail_scores_as_symbols_that_no_other_request_has(rows: list[tuple[list[int], int]]) -> None:
+    planner, twin = Planner(policy=BigClusters()), Planner(policy=BigClusters())
+    for place, (key, tail) in enumerate(rows):
+        planner.add(PendingRequest(f"r{place}", key, 0.0, tail=tail))
+        twin.add(PendingRequest(f"r{place}", [*key, *range(100 + 5 * place, 100 + 5 * place + tail)], 0.0))
+    planner.plan(EMPTY, NOW)
+    for request in planner.requests():
+        score = twin.tree.score(request.request_id)
+        assert planner.tree.score(request.request_id) == score
+        assert request.score == score or not planner.has_sharing  # the planner stood aside
 
 
 FORGETFUL = """
