@@ -88,8 +88,11 @@ def fetch(name: str, trace: Trace, folder: Path) -> Path:
 
 
 def digest_of(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while part := stream.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def main() -> None:
