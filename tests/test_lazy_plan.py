@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.blocks import UNIT, Pool, World, chain
-from support.queues import Scene, planner_of, scenes
+from support.queues import NOW, Arrival, Scene, cache_of, planner_of, scenes
 
 from peek import DualWalk, InvalidKey, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.adapters.mirror import BlockMirror
@@ -563,6 +564,21 @@ def test_a_lazy_plan_is_the_plan(label: str, scene: Scene, gate: bool) -> None:
     lazy = planner_of(scene.rows, config, in_flight_gate=gate).lazy_plan(scene.cache(), scene.now)
     assert list(lazy) == plan
     assert (lazy.reason, lazy.stood_aside) == (plan.reason, plan.stood_aside)
+
+
+@given(rnd=st.randoms(use_true_random=False), waiting=st.integers(60, 200))
+def test_a_lazy_plan_of_many_pieces_is_the_plan(rnd: Random, waiting: int) -> None:
+    """At first only the best 64 pieces are sorted, then all."""
+    rows = [
+        Arrival(
+            f"r{i}", (rnd.randrange(waiting), i), float(rnd.randrange(9)), num_tokens=rnd.choice([2, 9, 400])
+        )
+        for i in range(waiting)
+    ]
+    cache = cache_of([("", row.symbols) for row in rows if rnd.random() < 0.3])
+    plan = planner_of(rows, INDEX, strict=True).plan(cache, NOW)
+    lazy = planner_of(rows, INDEX, strict=True).lazy_plan(cache, NOW)
+    assert list(lazy) == plan
 
 
 def test_only_a_few_are_worked_out() -> None:
