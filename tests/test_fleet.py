@@ -53,7 +53,7 @@ class FleetMachine(RuleBasedStateMachine):
         stickiness=st.sampled_from([1.0, 4.0]),
         label=st.sampled_from(["peek", "lpm-nolimit+lru", "fcfs"]),
         warm=st.integers(2, 5),
-        seats=st.sampled_from([0, 1, 3]),
+        seats=st.sampled_from([0, 1, 2, 3]),
         large=st.booleans(),
     )
     def begin(self, stickiness: float, label: str, warm: int, seats: int, large: bool) -> None:
@@ -696,6 +696,18 @@ def test_where_no_seat_is_free_a_long_prefix_is_copied(told: bool) -> None:
         for name, replica in fleet.dispatch(0.0):
             assert not told or fleet.started(name, replica)
     assert fleet.add(ask("late", [7] * 9000 + [9]), 10) != home
+
+
+def test_of_requests_without_a_first_token_one_takes_a_seat() -> None:
+    fleet = fleet_of("a", "b", seats=2)
+    fleet.place(ask("first", [7] * 9000), at="a")
+    assert fleet.started("first", "a")
+    fleet.finished("first", "a")
+    homes = [fleet.place(ask(str(user), [7] * 9000 + [user])) for user in range(3)]
+    assert homes == ["a"] * 3
+    for user in range(2):
+        assert fleet.started(str(user), "a")
+    assert fleet.place(ask("late", [7] * 9000 + [9])) == "b", "two decode, so no seat is free"
 
 
 def test_an_idle_replica_takes_from_a_full_one_whatever_the_prefix_costs() -> None:
