@@ -34,6 +34,7 @@ from peek.simulation.answer import (
     answer,
     busiest,
     changes,
+    is_even,
     resampled,
 )
 from peek.simulation.cost import CostModel
@@ -264,6 +265,13 @@ def test_bursts_stay_bursts() -> None:
     assert 1 - 22 / 400 <= sum(steps) / len(steps) < 1
 
 
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5]), min_size=1, max_size=9), st.integers(0, 99))
+def test_where_gaps_are_alike_a_resample_is_the_workload_again(gaps: list[float], seed: int) -> None:
+    workload = timed(traffic(0, len(gaps) + 1, 3, 2, 1.0), gaps)
+    assert is_even(workload) == (len(set(gaps)) == 1)
+    assert not is_even(workload) or resampled(workload, random.Random(seed)) == workload
+
+
 @given(st.lists(st.floats(0.0, 9.0), max_size=30), st.integers(1, 40))
 @example([9.0, 1.0], 2)  # the last two
 def test_the_busiest_stretch_is_the_shortest(gaps: list[float], limit: int) -> None:
@@ -317,7 +325,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(150):
             ids = rnd.choice(heads) + [rnd.randrange(1000) for _ in range(50)]
             asked = {"rid": f"r{number}", "input_ids": ids, "sampling_params": {"max_new_tokens": 16}}
-            at = f"2026-11-22T05:40:{number // 20:02d}.{50 * (number % 20):03d}"
+            at = f"2026-11-22T05:40:{number // 20:02d}.{50 * (number % 20) + number % 7:03d}"
             row = {"timestamp": at, "event": "request.received", "rid": f"r{number}", "obj": asked}
             stream.write(f"[{at[:10]} {at[11:19]}] {json.dumps(row)}\n")
             if number == 70:
@@ -574,6 +582,18 @@ def test_what_makes_an_answer_doubtful_is_said(tmp_path: Path, capsys: Capsys) -
     assert "the lengths of 20 answers are limits or guesses (--output-field)" in found["notes"]
     assert main(["check", str(path), "--draws", "0"]) == 0
     assert "trace a.b:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spaced", [["--rate", 30], []])
+def test_a_range_is_claimed_only_where_resamples_differ(
+    spaced: list[object], tmp_path: Path, capsys: Capsys
+) -> None:
+    """At a given rate, or all in one second, each resample would be the log again."""
+    path = written(tmp_path / "log.jsonl", [asked(number, timestamp=START) for number in range(150)])
+    found = checked(capsys, path, "--draws", 2, *spaced)
+    assert found["draws"] == 0
+    assert any(note.endswith("there are no ranges") for note in found["notes"])
+    assert "Ranges are over" not in found["sentence"]
 
 
 def test_the_page_says_what_part_was_simulated_and_how_fast(tmp_path: Path, capsys: Capsys) -> None:

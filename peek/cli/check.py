@@ -24,7 +24,7 @@ from peek.cli.writing import in_utf8, write_whole
 from peek.compressed import bare
 from peek.errors import WorkloadError
 from peek.offline.formats import Encode
-from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
+from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest, is_even
 from peek.simulation.cost import CostModel
 from peek.simulation.simulate import CACHES, TARGETS, Target
 from peek.simulation.trace import WARMUP_SHARE, at_rate, recorded, row_of
@@ -115,8 +115,9 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
         raise WorkloadError(f"no request fits into {arena:,} tokens of KV cache ({_ROOM})")
     workload = busiest(replace(sized, requests=fit, warmup=len(fit) // WARMUP_SHARE), options.limit)
     targets = [*options.slo, *TARGETS[len(options.slo) :]]
-    with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
-        found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
+    draws = 0 if is_even(workload) else options.draws
+    with ProgressBar((draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
+        found = answer(workload, engine, cost, Random(options.seed), draws, targets, progress.show)
     seen = _seen(options, reader, tracer, whole, bad)
     too_long = len(whole.requests) - len(fit)
     told = {
@@ -199,6 +200,8 @@ def _doubts(found: Answer, too_long: int, seen: dict[str, Any]) -> list[str]:
         said.append(f"{counted(too_long, 'request')} longer than the {arena}, left out ({_ROOM})")
     if len(workload.requests) < FEW:
         said.append(f"{counted(len(workload.requests), 'request')}: too few for more than a hint")
+    if is_even(workload):
+        said.append("the gaps between arrivals are all alike, so no resample differs: there are no ranges")
     guessed = seen["answers"]["allowed"] + seen["answers"]["unknown"]
     if 2 * guessed > seen["requests"]:
         said.append(f"the lengths of {counted(guessed, 'answer')} are limits or guesses (--output-field)")

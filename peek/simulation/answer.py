@@ -24,6 +24,7 @@ from peek.simulation.workload import Workload
 DRAWS: Final = 19  # resamples by default; a further one falls into their range in 9 of 10 cases
 SAME: Final = 0.03  # relative difference up to which two times or two rates count as the same
 SAME_POINTS: Final = 0.01  # difference up to which two shares count as the same: one percentage point
+_ALIKE_S: Final = 1e-5  # difference of two gaps in seconds that rounding of times can make
 
 OURS: Final = "peek"
 
@@ -217,10 +218,19 @@ def answer(
     return Answer(engine, workload, done, best, stock, ours)
 
 
+def _gaps(workload: Workload) -> list[float]:
+    return [later.arrival_s - sooner.arrival_s for sooner, later in pairwise(workload.requests)]
+
+
+def is_even(workload: Workload) -> bool:
+    """Return whether all gaps between arrivals are alike, so that a resample is the workload again.  O(N)."""
+    gaps = _gaps(workload) or [0.0]
+    return max(gaps) - min(gaps) < _ALIKE_S
+
+
 def resampled(workload: Workload, rng: Random) -> Workload:
     """Return the same requests in the same order, with resampled gaps between arrivals.  O(N)."""
-    times = [request.arrival_s for request in workload.requests]
-    gaps = [later - sooner for sooner, later in pairwise(times)]
+    gaps = _gaps(workload)
     if not gaps:
         return workload
     length = isqrt(len(gaps))
