@@ -105,7 +105,7 @@ class TieredEngine(BlockEngine):
         names = list(self.cache._names)
         taken = self.cache.take(count, score, scan_limit)
         for block in taken:
-            if names[block] != NAMELESS:
+            if names[block] != NAMELESS and not self.cache.holds(names[block]):
                 self.tier.put(names[block])
         return taken
 

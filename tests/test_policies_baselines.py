@@ -50,11 +50,16 @@ def test_first_come_is_arrival_order(scene: Scene) -> None:
 # -- longest prefix -----------------------------------------------------------------------------------
 
 
+def matched(fact: Fact) -> int:
+    """SGLang's `num_matched_prefix_tokens`: without the prompt's last token, which is always computed."""
+    return min(fact.cached_len, fact.cached_len + fact.uncached - 1)
+
+
 @given(scene=scenes(under_way=True))
 def test_longest_prefix_is_sglangs(scene: Scene) -> None:
     facts = facts_of(scene)
     late = deferred(facts)
-    expected = by(facts, lambda fact: inf if fact.request_id in late else -fact.cached_len)
+    expected = by(facts, lambda fact: inf if fact.request_id in late else -matched(fact))
     assert scene.prepare().order(LongestPrefix()) == expected
 
 
@@ -79,7 +84,9 @@ def test_more_than_the_limit_waiting_is_first_come(scene: Scene, limit: int) -> 
 )
 def test_sglangs_limit_is_128(label: str, waiting: int, first: str) -> None:
     others = rows_of(*[[i, i + 1] for i in range(waiting - 1)], step=0.0)
-    planner = planner_of((*others, Arrival("cached", (500,) * 40, 1.0)), PeekConfig.from_label(label))
+    rows = (*others, Arrival("cached", (500,) * 40, 1.0), Arrival("before them", (600,) * 9, 1.0))
+    planner = planner_of(rows, PeekConfig.from_label(label))
+    planner.remove("before them", True, 9)  # work done while the others wait
     assert planner.plan(cache_of([("", (500,) * 40)]), NOW)[0] == first
 
 
@@ -122,7 +129,7 @@ def test_hrrn_is_work_done_since_arrival_over_uncached(scene: Scene, work_done: 
     def ratio(fact: Fact) -> float:
         if fact.request_id in late:
             return -inf
-        return inf if fact.uncached <= 0 else (work_done - fact.row.arrival_work) / fact.uncached
+        return (work_done - fact.row.arrival_work) / max(1, fact.uncached)
 
     expected = by(facts, lambda fact: -ratio(fact))
     assert scene.prepare(work_done=work_done).order(Hrrn()) == expected
@@ -138,7 +145,7 @@ def test_hrrn_reads_the_work_from_the_planner() -> None:
     assert planner.tree.request("young").arrival_work == 300
     assert planner.plan(cache, 3.0) == ["r1", "young"]
     planner.add(PendingRequest("cached", [4] * 50, 3.0))
-    assert planner.plan(cache_of([("", (4,) * 50)]), 3.0) == ["cached", "r1", "young"]
+    assert planner.plan(cache_of([("", (4,) * 50)]), 3.0) == ["r1", "young", "cached"], "its last token"
 
 
 def test_hrrn_ties_stay_in_arrival_order() -> None:

@@ -332,7 +332,7 @@ class NaivePool:
             holders = [block for block, name in self.names.items() if name == prefix]
             if not holders:
                 break
-            found += holders
+            found.append(holders[0])
         return found
 
     def use(self, blocks: list[int]) -> None:
@@ -354,8 +354,7 @@ class NaivePool:
         self.use(ordered)
 
     def name(self, block: int, prefix: Place) -> None:
-        if prefix not in self.names.values():
-            self.names[block] = prefix
+        self.names[block] = prefix
 
     def release(self, blocks: list[int]) -> None:
         """vLLM: last block first to the end of the queue, nameless ones to its front."""
@@ -494,3 +493,21 @@ def test_names_that_no_prompt_asks_for_change_no_answer() -> None:
     cache.take(2)
     assert cache.version == version
     assert not cache.holds(-1)
+
+
+def test_a_copy_of_a_cached_block_stays_when_the_first_goes() -> None:
+    """As in vLLM's pool: an equal prompt computes its last block again, and that is cached, too."""
+    cache = BlockCache(3)
+    first, second, third = cache.take(3)
+    for block, symbol in ((first, 10), (second, 10), (third, 11)):
+        cache.name(block, symbol)
+    version = cache.version
+    cache.release([first])
+    cache.release([third])
+    cache.release([second])
+    assert cache.match([10], 1) == [first]
+    assert cache.take(1) == [first]
+    assert (cache.match([10], 1), cache.version) == ([second], version), "another block has the name"
+    assert cache.take(2) == [third, second]
+    assert cache.match([10], 1) == []
+    cache.check()

@@ -60,7 +60,8 @@ class LongestPrefix(AdmissionPolicy):
 
 
 def _longest_prefix(request: PendingRequest) -> int:
-    return _LAST if request.section == SIBLING else -request.cached_len
+    # A prompt's last token is computed even where it is cached.
+    return _LAST if request.section == SIBLING else uncached_tokens(request) - request.num_tokens
 
 
 def _checked(queue_limit: int | None) -> int | None:
@@ -93,7 +94,7 @@ def _shortest_prefill(request: PendingRequest) -> int:
 class Hrrn(AdmissionPolicy):
     """Largest (work done since arrival) / (uncached tokens) first; deferred siblings last.
 
-    Fully cached requests go first of all.  Ties stay in arrival order.  O(n log n).
+    A prompt's last token is computed even where it is cached.  Ties stay in arrival order.  O(n log n).
 
     Args:
         queue_limit: number of waiting requests beyond which the order is arrival order (SGLang: 128).  None,
@@ -117,10 +118,7 @@ class Hrrn(AdmissionPolicy):
 def _ratio(request: PendingRequest, work_done: i64) -> float:
     if request.section == SIBLING:
         return -inf
-    uncached = request.num_tokens - request.cached_len
-    if uncached <= 0:
-        return inf
-    return float(work_done - request.arrival_work) / float(uncached)
+    return float(work_done - request.arrival_work) / float(uncached_tokens(request))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -343,7 +343,7 @@ class BlockCache:
         self.lone_requests: i64 = -1  # waiting requests, if none shares or hits anything; -1: unknown
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
-        self._blocks: dict[int, int] = {}
+        self._blocks: dict[int, list[int]] = {}  # by name, the oldest first; as in vLLM, copies stay
         self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(n_blocks))
 
     # -- CacheView: read-only, for the planner -----------------------------------------------------
@@ -377,10 +377,10 @@ class BlockCache:
         """Return the blocks of the longest cached prefix, at most `max_blocks`."""
         found: list[int] = []
         for symbol in symbols[:max_blocks]:
-            block = self._blocks.get(symbol, -1)
-            if block < 0:
+            blocks = self._blocks.get(symbol)
+            if blocks is None:
                 break
-            found.append(block)
+            found.append(blocks[0])
         return found
 
     def holds(self, symbol: int) -> bool:
@@ -415,19 +415,21 @@ class BlockCache:
         return taken
 
     def name(self, block: int, symbol: int) -> None:
-        """Give a full block its name, so that it can be hit; does nothing if a block has that name."""
-        if symbol not in self._blocks:
-            self._blocks[symbol] = block
-            self._names[block] = symbol
-            if symbol >= 0:
-                self.version += 1
+        """Give a full block its name, so that it can be hit."""
+        self._names[block] = symbol
+        if symbol in self._blocks:
+            self._blocks[symbol].append(block)
+            return
+        self._blocks[symbol] = [block]
+        if symbol >= 0:
+            self.version += 1
 
     def rename(self, symbol: int, other: int) -> None:
-        """Give the block named `symbol` the name `other`; does nothing if a block has that name.  O(1)."""
-        block = self._blocks.get(symbol, -1)
-        if block >= 0 and other not in self._blocks:
-            self._forget(block)
-            self.name(block, other)
+        """Give the blocks named `symbol` the name `other`; does nothing if a block has that name."""
+        if symbol in self._blocks and other not in self._blocks:
+            for block in list(self._blocks[symbol]):
+                self._forget(block)
+                self.name(block, other)
 
     def release(self, blocks: list[int]) -> None:
         """Count one user less of `blocks`, given in order of the prompt; unused ones join the free queue."""
@@ -441,16 +443,19 @@ class BlockCache:
     def _forget(self, block: int) -> None:
         symbol = self._names[block]
         if symbol != NAMELESS:
-            del self._blocks[symbol]
-            if symbol >= 0:
-                self.version += 1
             self._names[block] = NAMELESS
+            self._blocks[symbol].remove(block)
+            if not self._blocks[symbol]:
+                del self._blocks[symbol]
+                if symbol >= 0:
+                    self.version += 1
 
     def check(self) -> None:
         """Verify the bookkeeping; `AssertionError` names what is off."""
         assert all((users == 0) == (block in self._free) for block, users in enumerate(self._users)), "free"
-        named = {symbol: block for block, symbol in enumerate(self._names) if symbol != NAMELESS}
-        assert named == self._blocks, "names"
+        named = [(symbol, block) for block, symbol in enumerate(self._names) if symbol != NAMELESS]
+        held = [(symbol, block) for symbol, blocks in self._blocks.items() for block in blocks]
+        assert sorted(named) == sorted(held) and all(self._blocks.values()), "names"
 
 
 @final
