@@ -73,11 +73,15 @@ def test_every_form_of_prompt_gives_the_same_order(mode: str) -> None:
         [array("i", prompt) for prompt in batch],
         [np.array(prompt, np.int32).tobytes() for prompt in batch],
         np.array(batch),
+        np.asfortranarray(np.array(batch)),  # as of a data frame
+        np.repeat(np.array(batch), 2, axis=1)[:, ::2],
     ]
     results = [reorder(form, cache_tokens=600, mode=mode) for form in forms]
     assert results[0].guard is None
     assert sorted(results[0].order) == list(range(60))
     assert all(result == results[0] for result in results)
+    waves = [list(Waves(form, 9, cache_tokens=600)) for form in forms]
+    assert all(each == waves[0] for each in waves)
 
 
 class Column:

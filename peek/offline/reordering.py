@@ -142,11 +142,11 @@ def reorder(
         kind = kind._replace(spacing=pioneer_spacing)
     _check(mode, cache_tokens, block_tokens, replicas, kind.spacing)
     cache = cache_tokens if simulate else 0
+    prompts = by_place(prompts)
     if mode == "full":
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
         result = arrange(shape, cache, block_tokens, kind, min_gain)
     else:
-        prompts = by_place(prompts)
         seen = shape_of(prompts, PAPER_TOKENS, namespaces)
         guard = paper_guard(prompts, seen)
         order = depth_first(seen) if guard is None else np.arange(len(seen.leaf))

@@ -60,8 +60,13 @@ def shape_of(prompts: Prompts, max_tokens: int = 0, namespaces: Sequence[str] | 
 
 
 def by_place(prompts: Prompts) -> Prompts:
-    """Return a batch that can be read again and by index: a list for a generator or a column of pandas."""
-    return prompts if isinstance(prompts, (Sequence, np.ndarray)) else list(prompts)
+    """Return a batch that can be read again and by index, a matrix row by row.
+
+    A generator, and a column of pandas, which goes by labels, become a list.
+    """
+    if isinstance(prompts, np.ndarray):
+        return np.ascontiguousarray(prompts)
+    return prompts if isinstance(prompts, Sequence) else list(prompts)
 
 
 def finished(trie: BatchTrie) -> BatchShape:
