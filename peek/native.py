@@ -1,5 +1,3 @@
 """`i64`, a whole number of 64 bits in compiled code; to type checkers (`native.pyi`) it is `int`."""
 
-from mypy_extensions import i64
-
-__all__ = ["i64"]
+from mypy_extensions import i64 as i64
