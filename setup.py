@@ -30,6 +30,7 @@ from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = (
+    "peek/native.py",
     "peek/request.py",
     "peek/trie/*.py",
     "peek/policy/[!r]*.py",

@@ -11,7 +11,7 @@ A *symbol* is one unit of the engine's cache: a token, a page of tokens, or an i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from peek.request import PendingRequest
@@ -65,14 +65,19 @@ class CacheView(Protocol):
       again.
     """
 
-    unit_tokens: int
-    """Tokens per symbol, at least 1."""
+    if TYPE_CHECKING:  # to read: a property will do
+
+        @property
+        def unit_tokens(self) -> int: ...
+    else:
+        unit_tokens: int
+        """Tokens per symbol, at least 1."""
 
     def root(self, namespace: str) -> object:
         """Return the cursor in front of the first symbol of `namespace`."""
         ...
 
-    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+    def advance(self, cursor: Any, segment: memoryview, offset: int) -> tuple[int, object]:
         """Follow `segment` (int32 symbols of one pending edge) from `cursor`.
 
         `offset` is the absolute position of the segment's first symbol.  Returns a tuple: how many leading
@@ -80,7 +85,7 @@ class CacheView(Protocol):
         """
         ...
 
-    def node_id(self, cursor: object) -> int:
+    def node_id(self, cursor: Any) -> int:
         """Return the cache node or block that holds the symbol in front of `cursor`; for demand marks."""
         ...
 

@@ -10,9 +10,8 @@ import operator
 from math import isfinite
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
-from mypy_extensions import i64
-
 from peek.errors import InvalidKey, a_kind
+from peek.native import i64
 
 NO_LANE: Final = -1
 """`lane` of a request that no lane picked: there are no lanes, or the stock order stood."""

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # -- the tables ---------------------------------------------------------------------------------------
 
-LEAVES = {"errors", "request", "protocols"}
+LEAVES = {"errors", "native", "request", "protocols"}
 BELOW_PLANNER = LEAVES | {"settings", "trie", "policy", "eviction", "config"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "compressed": {"errors"},
     "settings": {"errors"},
-    "request": {"errors"},
+    "native": set(),
+    "request": {"errors", "native"},
     "protocols": set(),  # and `request`, for type checkers only
     "trie": LEAVES,
     "policy": LEAVES | {"settings", "trie"},

@@ -20,12 +20,14 @@ from peek import (
     InvalidConfig,
     InvalidKey,
     LaneController,
+    PeekConfig,
     PendingRequest,
     Planner,
     PlannerBusy,
     PolicyFault,
     UnknownRequest,
 )
+from peek.fleet import FleetConfig, FleetPlanner
 from peek.policy.lanes import Lanes
 
 NAMES = ["r0", "r1", "r2", "r3"]
@@ -274,6 +276,15 @@ def test_one_that_is_held_is_not_lost_where_the_policy_fails(strict: bool) -> No
 def test_what_is_no_policy_is_refused(policy: Any) -> None:
     with pytest.raises((InvalidConfig, TypeError)):
         Planner(policy=policy)
+
+
+@pytest.mark.parametrize("config", ["fcfs+lru", {"policy": "fcfs"}, PeekConfig])
+def test_what_is_no_config_is_refused(config: Any) -> None:
+    """A label is the likeliest mistake: it is how a policy is named everywhere else."""
+    with pytest.raises(InvalidConfig, match="need a PeekConfig"):
+        Planner(config)
+    with pytest.raises(InvalidConfig, match="need a PeekConfig"):
+        FleetPlanner(FleetConfig(order=config)).join("gpu0")
 
 
 def test_a_policy_of_ones_own_has_no_lanes_unless_asked() -> None:

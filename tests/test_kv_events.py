@@ -6,6 +6,7 @@ The engines' own publishers are in tests/vllm and tests/sglang; here it is one w
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from math import inf, nan
 from typing import Any
@@ -318,6 +319,13 @@ def test_a_listener_without_an_answer_goes_on_without(line: Line) -> None:
 def test_the_end_of_a_replay_is_numbered_as_the_engines_do() -> None:
     """`END_SEQ` of vLLM's and of SGLang's publisher."""
     assert END == b"\xff" * 8
+
+
+@pytest.mark.parametrize("package", ["msgspec", "zmq"])
+def test_what_an_event_socket_lacks_is_said(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"needs msgspec and pyzmq: pip install 'peek-kv\[fleet\]'"):
+        KvEvents("tcp://127.0.0.1:1", EventView(10))
 
 
 @pytest.mark.parametrize(("endpoint", "replay"), [("nowhere", None), ("tcp://127.0.0.1:1", "nowhere")])

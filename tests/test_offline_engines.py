@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,22 @@ class Sglang:
         return list(zip(batch, *options.values(), strict=True))
 
 
+class Column:
+    """Prompts as a shuffled column of pandas has them: the label of each is not its place."""
+
+    def __init__(self, prompts: list[Any]) -> None:
+        self._prompts = prompts
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._prompts)
+
+    def __getitem__(self, label: int) -> Any:
+        return self._prompts[-1 - label]
+
+
 PROMPTS = st.lists(
     st.one_of(
         st.text("ab ", max_size=6),
@@ -82,7 +99,9 @@ def test_each_prompt_gets_its_own_answer(prompts: list[Any]) -> None:
     answers = generate_vllm(llm, prompts, sampling, lora_request=loras, use_tqdm=False)
     assert answers == list(zip(prompts, sampling, loras, strict=True))
     assert sorted(map(str, llm.asked)) == sorted(map(str, prompts))
-    one = generate_vllm(llm, prompts, {"n": 1}, cache_tokens=100)
+    shuffled: Any = Column(prompts)
+    assert generate_vllm(llm, shuffled, sampling, lora_request=loras) == answers
+    one = generate_vllm(llm, iter(prompts), {"n": 1}, cache_tokens=100)  # type: ignore[arg-type]
     assert one == [(prompt, {"n": 1}, None) for prompt in prompts]
 
 

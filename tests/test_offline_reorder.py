@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from support.offline_batches import branching, grouped, in_blocks, naive_hits, n
 from support.offline_texts import TEXTS, WORKLOADS, workload
 
 from peek import InvalidConfig, InvalidKey
-from peek.offline import reorder
+from peek.offline import Waves, reorder
 from peek.offline.batch_trie import shared_with_previous
 from peek.offline.reordering import duplicates, hit_tokens, paper_guard, pioneers_ahead
 from peek.offline.shape import contract, depth_first, shape_of, shared_depth
@@ -72,11 +73,55 @@ def test_every_form_of_prompt_gives_the_same_order(mode: str) -> None:
         [array("i", prompt) for prompt in batch],
         [np.array(prompt, np.int32).tobytes() for prompt in batch],
         np.array(batch),
+        np.asfortranarray(np.array(batch)),  # as of a data frame
+        np.repeat(np.array(batch), 2, axis=1)[:, ::2],
     ]
     results = [reorder(form, cache_tokens=600, mode=mode) for form in forms]
     assert results[0].guard is None
     assert sorted(results[0].order) == list(range(60))
     assert all(result == results[0] for result in results)
+    waves = [list(Waves(form, 9, cache_tokens=600)) for form in forms]
+    assert all(each == waves[0] for each in waves)
+
+
+class Column:
+    """Prompts as pandas has them: to go through, and each under a label of its own."""
+
+    def __init__(self, prompts: list[Any], labels: list[int]) -> None:
+        self._labelled = dict(zip(labels, prompts, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._labelled)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._labelled.values())
+
+    def __getitem__(self, label: int) -> Any:
+        return self._labelled[label]
+
+
+@pytest.mark.parametrize("mode", ["full", "paper"])
+def test_a_batch_need_be_no_sequence(mode: str) -> None:
+    """A generator is read once, and a column of a table by place, whatever its labels."""
+    batch = grouped(random.Random(0), 60, 6, 160, 32)
+    expected = reorder([*batch, *batch], cache_tokens=600, mode=mode, replicas=2)
+    assert reorder(iter([*batch, *batch]), cache_tokens=600, mode=mode, replicas=2) == expected
+    for labels in (list(range(120, 0, -1)), list(range(60, 180))):
+        column: Any = Column([*batch, *batch], labels)
+        assert reorder(column, cache_tokens=600, mode=mode, replicas=2) == expected
+        names = [str(place % 2) for place in range(120)]
+        waves = [
+            list(Waves(prompts, 32, cache_tokens=600, namespaces=spaces))
+            for prompts, spaces in ((column, Column(names, labels)), ([*batch, *batch], names))
+        ]
+        assert waves[0] == waves[1]
+
+
+@pytest.mark.parametrize("fault", [[], [1, -1], "abc", [2**31]])
+def test_a_prompt_that_is_none_is_named(fault: Any) -> None:
+    for call in (reorder, lambda batch: reorder(batch, mode="paper"), lambda batch: Waves(batch, 2)):
+        with pytest.raises(InvalidKey, match=r"^prompt 2: (empty key|symbol|key is a str)"):
+            call([[1], [2], fault, [3]])
 
 
 def test_the_published_order_unless_a_guard_fires() -> None:

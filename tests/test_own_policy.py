@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import pytest
 from support.queues import NOW, cache_of, planner_of, rows_of
 
-from peek import AdmissionPolicy, InvalidConfig, PeekConfig
+from peek import AdmissionPolicy, ClpmScheduler, InvalidConfig, PeekConfig
 from peek.adapters.activation import settings_from
 from peek.config import PRESETS
 from peek.policy import registry
+from peek.testing import Scene
 
 MODULE = """
 from dataclasses import dataclass
@@ -231,3 +237,34 @@ def test_the_doctor_knows_it(folder: Path) -> None:
     done = run(folder, "doctor", PEEK_POLICY="own_policies:Nobody")
     assert done.returncode == 1
     assert "own_policies:Nobody" in done.stderr
+
+
+class Remembers(ClpmScheduler):
+    """Has attributes of its own beside those of the library's class."""
+
+    __slots__ = ("limit",)
+
+    def __init__(self, theta: int) -> None:
+        super().__init__(theta=theta, tau=7)
+        self.running = {"r0": "tenant"}
+        self.limit = 3
+
+
+class WithoutLock(Remembers):
+    """Leaves out of a copy what cannot be copied."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "lock"}
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+def test_a_copy_has_what_the_policy_has(how: Callable[[AdmissionPolicy], Any]) -> None:
+    """On either build: what the library's classes declare, and what a subclass adds."""
+    policy = WithoutLock(64)
+    policy.lock = Lock()
+    twin = how(policy)
+    assert type(twin) is WithoutLock
+    assert (twin.theta, twin.tau, twin.running, twin.limit) == (64, 7, {"r0": "tenant"}, 3)
+    assert not hasattr(twin, "lock")
+    scene = Scene(rows_of([1, 2], [3, 4], [1, 2])).prepare()
+    assert scene.order(twin) == scene.order(policy)

@@ -348,6 +348,46 @@ def test_a_policy_with_settings_is_copied_with_them() -> None:
     check_policy(Limited([1.0, 2.0]), examples=5)
 
 
+def test_a_policy_inside_a_policy_is_copied_with_its_settings() -> None:
+    class Inner(FirstCome):
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+        def order(self, queue: Queue, cycle: Cycle) -> Queue:
+            return queue[:: self.step]
+
+    class Outer(AdmissionPolicy):
+        def __init__(self, inner: AdmissionPolicy) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def order(self, queue: Queue, cycle: Cycle) -> Queue:
+            return self.inner.order(queue, cycle)
+
+    check_policy(Outer(Inner(-1)), examples=5)
+
+
+def test_a_policy_that_is_not_set_up_is_told_apart() -> None:
+    class Careless(AdmissionPolicy):
+        def __init__(self) -> None:
+            self.weight = 2
+
+        def order(self, queue: Queue, cycle: Cycle) -> Queue:
+            return list(queue)
+
+    for policy in (Careless, Careless()):
+        with pytest.raises(AssertionError, match=r"^Careless.__init__ did not call super\(\).__init__\(\)$"):
+            check_policy(policy)
+
+
+def test_a_policy_that_cannot_be_copied_says_what_to_give() -> None:
+    policy = FirstCome()
+    policy.options = (each for each in ())
+    with pytest.raises(TypeError, match=r"^FirstCome cannot be copied .*: give its class, or a function"):
+        check_policy(policy)
+
+
 # -- bounds ---------------------------------------------------------------------------------------------
 
 

@@ -246,6 +246,14 @@ def test_a_good_view_passes() -> None:
     check_cache_view(view, view.longest_match, prompts=KEYS, namespaces=NAMES, examples=60)
 
 
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_view_may_know_no_absent_symbols(chained: bool) -> None:
+    view = View()
+    check_cache_view(view, view.longest_match, prompts=KEYS, absent=(), chained=chained, examples=30)
+    with pytest.raises(AssertionError, match="by longest_match"):
+        check_cache_view(ShortByOne(), view.longest_match, prompts=KEYS, absent=(), chained=chained)
+
+
 def test_what_is_cached_is_found_by_asking() -> None:
     view, bad = View(), ShortByOne()
     check_cache_view(view, view.longest_match, examples=20)

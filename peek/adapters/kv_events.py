@@ -29,6 +29,7 @@ from struct import Struct
 from typing import Any, Final
 
 from peek.adapters.symbols import namespace_of
+from peek.errors import needs
 from peek.fleet import EventView
 from peek.trie.keys import pack
 
@@ -73,13 +74,13 @@ class KvEvents:
         most_held: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        import msgspec
-        import zmq
-
+        try:
+            import msgspec
+            import zmq
+        except ImportError:
+            raise needs("msgspec and pyzmq", "KvEvents", "fleet") from None
         self.reader = EventReader(view, symbols, namespace)
-        self.batches = 0
-        self.lost = 0
-        self.restarts = 0
+        self.batches = self.lost = self.restarts = 0
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
         self._zmq: Any = zmq
         self._again: Any = zmq.Again

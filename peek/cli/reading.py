@@ -56,6 +56,10 @@ class ProgressBar(Progress):
         self._done: int = 0
         self._drawn_s: float = 0.0
 
+    def stop(self) -> None:
+        if not self.disable:  # rich below 14.3 ends a bar that is not shown with an empty line
+            super().stop()
+
     def next_part(self, what: str) -> None:
         """Begin another part; the progress of the parts before it stays."""
         self._before += self._done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, final
 
-from mypy_extensions import i64
+from peek.native import i64
 
 _COUNTERS: Final = (
     "added", "refused", "sticky", "dispatched", "finished", "cancelled", "requeued", "moved",

@@ -49,7 +49,7 @@ def generate_vllm(
 
     Cost: that of `reorder`, and for texts one more tokenization.
     """
-    _check_batch(prompts)
+    prompts = _batch(prompts)
     options["sampling_params"] = sampling_params
     cache, block = vllm_cache(llm) if cache_tokens is None else CacheSize(cache_tokens, _vllm_block(llm))
     tokens = [_vllm_tokens(prompt, llm) for prompt in prompts]
@@ -85,8 +85,7 @@ def generate_sglang(
     """
     if (prompt is None) == (input_ids is None):
         raise InvalidConfig("give one of prompt and input_ids")
-    batch: Any = input_ids if prompt is None else prompt
-    _check_batch(batch)
+    batch = _batch(input_ids if prompt is None else prompt)
     cache, block = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
     tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
     if prompt is not None and tokenizer is None:
@@ -143,9 +142,11 @@ def _followed(start: Any, path: str) -> int:
 # -- prompts and answers ------------------------------------------------------------------------------------
 
 
-def _check_batch(prompts: Any) -> None:
-    if isinstance(prompts, (str, dict)) or (len(prompts) and isinstance(prompts[0], int)):
+def _batch(prompts: Any) -> list[Any]:
+    batch = list(prompts)  # by place: a column of pandas is read by its labels
+    if isinstance(prompts, (str, dict)) or (batch and isinstance(batch[0], int)):
         raise InvalidConfig("a batch is a list of prompts, not one prompt")
+    return batch
 
 
 def _vllm_tokens(prompt: Any, llm: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,17 @@ from peek.errors import InvalidConfig
 from peek.offline.batch_trie import Residency, run_through
 from peek.offline.block_keys import BLOCK_TOKENS
 from peek.offline.replicas import Share, split
-from peek.offline.shape import BatchShape, Ints, contract, depth_first, places, shape_of, shared_depth
+from peek.offline.shape import (
+    BatchShape,
+    Ints,
+    Prompts,
+    by_place,
+    contract,
+    depth_first,
+    places,
+    shape_of,
+    shared_depth,
+)
 from peek.trie.keys import pack
 
 CACHE_TOKENS: Final = 50_000  # default size of the engine's cache in tokens: the paper's arena
@@ -88,7 +98,7 @@ class Reordering:
 
 
 def reorder(
-    prompts: Sequence[Any],
+    prompts: Prompts,
     *,
     cache_tokens: int = CACHE_TOKENS,
     block_tokens: int = BLOCK_TOKENS,
@@ -132,6 +142,7 @@ def reorder(
         kind = kind._replace(spacing=pioneer_spacing)
     _check(mode, cache_tokens, block_tokens, replicas, kind.spacing)
     cache = cache_tokens if simulate else 0
+    prompts = by_place(prompts)
     if mode == "full":
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
         result = arrange(shape, cache, block_tokens, kind, min_gain)
@@ -251,7 +262,7 @@ def hit_ratio(
     return sum(hit_tokens(shape, order, cache_blocks, block_tokens, in_flight)) / tokens if tokens else 0.0
 
 
-def paper_guard(prompts: Sequence[Any], shape: BatchShape) -> str | None:
+def paper_guard(prompts: Prompts, shape: BatchShape) -> str | None:
     """Return the paper's first guard that fires, None if none does (PEEK-offline, "Guard conditions").
 
     `DUPLICATION`: more than half of the prompts repeat an earlier prompt exactly.  `COVERAGE`: fewer than a
@@ -267,7 +278,7 @@ def paper_guard(prompts: Sequence[Any], shape: BatchShape) -> str | None:
     return DEPTH if depths.mean() < MIN_DEPTH_TOKENS else None
 
 
-def duplicates(prompts: Sequence[Any], shape: BatchShape) -> int:
+def duplicates(prompts: Prompts, shape: BatchShape) -> int:
     """Return how many prompts equal an earlier prompt, token for token."""
     alike = np.flatnonzero(shape.count[shape.leaf] >= 2)
     ends = zip(alike.tolist(), shape.leaf[alike].tolist(), strict=True)  # a namespace has nodes of its own

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from peek.errors import InvalidConfig
+from peek.errors import InvalidConfig, InvalidKey
 from peek.offline.batch_trie import ROOT, BatchTrie
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Prompts: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,10 @@ class BatchShape:
         return self.depth - self.depth[self.parent]
 
 
-def shape_of(
-    prompts: Sequence[Any], max_tokens: int = 0, namespaces: Sequence[str] | None = None
-) -> BatchShape:
+def shape_of(prompts: Prompts, max_tokens: int = 0, namespaces: Sequence[str] | None = None) -> BatchShape:
     """Make the trie of a batch from `max_tokens` tokens of each prompt (0: all).
 
-    `InvalidKey` as `pack`; `InvalidConfig` if there are not as many namespaces as prompts.
+    `InvalidKey` as `pack`, which names the prompt; `InvalidConfig` if there are not as many namespaces.
     """
     if namespaces is not None and len(namespaces) != len(prompts):
         raise InvalidConfig(f"{len(namespaces)} namespaces for {len(prompts)} prompts")
@@ -51,9 +50,23 @@ def shape_of(
     rows: Iterable[Any] = prompts
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2 and prompts.dtype == np.int32:
         rows = (row.tobytes() for row in prompts)  # ten times as fast as a buffer object for each row
-    for prompt, namespace in zip(rows, repeat("") if namespaces is None else namespaces, strict=False):
-        trie.add(prompt, namespace)
+    names = repeat("") if namespaces is None else namespaces
+    for place, (prompt, namespace) in enumerate(zip(rows, names, strict=False)):
+        try:
+            trie.add(prompt, namespace)
+        except InvalidKey as error:
+            raise InvalidKey(f"prompt {place}: {error}") from None
     return finished(trie)
+
+
+def by_place(prompts: Prompts) -> Prompts:
+    """Return a batch that can be read again and by index, a matrix row by row.
+
+    A generator, and a column of pandas, which goes by labels, become a list.
+    """
+    if isinstance(prompts, np.ndarray):
+        return np.ascontiguousarray(prompts)
+    return prompts if isinstance(prompts, Sequence) else list(prompts)
 
 
 def finished(trie: BatchTrie) -> BatchShape:

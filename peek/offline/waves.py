@@ -17,14 +17,14 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log1p
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
 
 from peek.errors import InvalidConfig, UnknownRequest
 from peek.offline.block_keys import BLOCK_TOKENS, block_keys
 from peek.offline.reordering import CACHE_TOKENS, ENGINES, arrange
-from peek.offline.shape import contract, shape_of
+from peek.offline.shape import Prompts, by_place, contract, shape_of
 
 if TYPE_CHECKING:
     Needed = SortedList[tuple[float, int, int]]
@@ -51,7 +51,7 @@ class Waves:
 
     def __init__(
         self,
-        prompts: Sequence[Any],
+        prompts: Prompts,
         wave_size: int,
         *,
         cache_tokens: int = CACHE_TOKENS,
@@ -61,8 +61,8 @@ class Waves:
         if wave_size < 1:
             raise InvalidConfig(f"wave_size is {wave_size}, less than 1")
         self.cache = ShadowCache(cache_tokens, block_tokens)
-        self._prompts = prompts
-        self._namespaces = namespaces
+        self._prompts = prompts = by_place(prompts)
+        self._namespaces = None if namespaces is None else list(namespaces)
         self._size = wave_size
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
         plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"], min_gain=0.0)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 from mypy_extensions import i64
 
 from peek.config import PeekConfig
-from peek.errors import DuplicateRequest, InvalidKey, PolicyFault, UnknownRequest
+from peek.errors import DuplicateRequest, InvalidConfig, InvalidKey, PolicyFault, UnknownRequest
 from peek.eviction.index import MarkIndex, demand_of
 from peek.planner.calls import Drawn, PolicyCalls
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan, Upcoming, first_of
@@ -79,6 +79,8 @@ class Planner:
         learns: bool = True,
     ) -> None:
         settings = PeekConfig() if config is None else config
+        if not isinstance(settings, PeekConfig):
+            raise InvalidConfig(f"config is {config!r}; need a PeekConfig, as from_label makes one")
         if policy is None and lanes is None:
             lanes = settings.build_lanes()
         self.config = settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from mypy_extensions import i64
+from peek.native import i64
 
 _COUNTERS: Final = (
     "plans", "stood_aside", "policy_faults", "reordered", "planned", "admitted", "withdrawn", "fair_admitted",

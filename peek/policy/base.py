@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
+from peek.native import i64
 from peek.policy.sections import THETA
 from peek.request import PendingRequest
 from peek.trie.pending_tree import PendingTree
@@ -162,6 +163,18 @@ class AdmissionPolicy:
         self.theta: i64 = theta
         kind: Any = type(self)
         self.options: Any = kind.Options() if options is None else options
+
+    # For copies and pickles.  Those that mypyc writes leave out what a subclass in plain Python adds.
+
+    def __getstate__(self) -> dict[str, Any]:
+        kind: Any = type(self)
+        declared = (*getattr(kind, "__mypyc_attrs__", ()), *getattr(kind, "__slots__", ()))
+        names = (*declared, *getattr(self, "__dict__", ()))
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         """Return the admission order of `queue`: a new list of the same requests, first to admit first.

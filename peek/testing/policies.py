@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from peek.errors import a_kind
 from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
@@ -316,28 +315,26 @@ def _cycle_facts(prepared: Prepared) -> tuple[object, ...]:
 
 
 def _factory(policy: AdmissionPolicy | Factory) -> Factory:
-    if isinstance(policy, AdmissionPolicy):
-        pristine = policy
-        return lambda: _copied(pristine)
-    if not callable(policy):
+    make = partial(_copied, policy) if isinstance(policy, AdmissionPolicy) else policy
+    if not callable(make):
         raise TypeError(f"check_policy needs a policy or something that makes one, not {policy!r}")
-    made = policy(), policy()
+    made = make(), make()
     for one in made:
         if not isinstance(one, AdmissionPolicy):
             raise TypeError(f"{policy!r} made {one!r}, which is not an AdmissionPolicy")
+        if not hasattr(one, "theta"):
+            raise AssertionError(f"{type(one).__name__}.__init__ did not call super().__init__()")
     if made[0] is made[1]:
         raise TypeError(f"{policy!r} made the same policy twice; give the policy itself, or make a new one")
-    return policy
+    return make
 
 
 def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
-    """A deep copy; the compiled base class does not copy attributes that a subclass adds."""
-    copies: dict[int, Any] = {}  # of both: what two attributes share they share in the copy
-    clone = copy.deepcopy(policy, copies)
-    for name, value in getattr(policy, "__dict__", {}).items():
-        if name not in vars(clone):
-            vars(clone)[name] = copy.deepcopy(value, copies)
-    return clone
+    try:
+        return copy.deepcopy(policy)
+    except Exception as error:  # compiled, some of the library's own parts cannot be copied
+        name = type(policy).__name__
+        raise TypeError(f"{name} cannot be copied ({error}): give its class, or a function") from error
 
 
 TOKENS_PER_S = 10.0

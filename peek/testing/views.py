@@ -111,7 +111,7 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
     """Prompts of the stock, cut anywhere, then nothing, the rest of another prompt, or unknown symbols."""
-    unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
+    unknown = st.lists(st.sampled_from(absent), max_size=3).map(tuple) if absent else st.just(())
     some = st.sampled_from(stock)
     others = st.builds(lambda place, start: place[1][start % len(place[1]) :], some, st.integers(0, 9_999))
     tails = unknown if chained else st.one_of(unknown, others)

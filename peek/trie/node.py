@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import final
 
-from mypy_extensions import i64
-
+from peek.native import i64
 from peek.request import PendingRequest
 
 

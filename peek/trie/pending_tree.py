@@ -26,9 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, final
 
-from mypy_extensions import i64
-
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
+from peek.native import i64
 from peek.request import SINGLETON, PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
 from peek.trie.node import (

@@ -1,0 +1,3 @@
+from typing import TypeAlias
+
+i64: TypeAlias = int
