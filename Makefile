@@ -339,7 +339,7 @@ eval-report: $(BUILT)
 # -- a release ----------------------------------------------------------------------------------------
 
 # A wheel that an index takes for each of these Pythons, from the source distribution, and each tried.
-WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14 python3.15
 
 wheels:
 	tests/wheels/make_wheels.sh dist $(WHEEL_PYTHONS)
