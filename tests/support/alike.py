@@ -358,6 +358,23 @@ class Alike:
         assert counted["admitted"] == shown["peek_admitted_requests"] > 0
         assert counted["plans"] == shown["peek_cycles"] > 0
 
+    def test_an_abort_that_empties_the_queue_is_shown(
+        self, lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The engine may rest then: nothing that is admitted later brings the series up to date."""
+        monkeypatch.setenv("PEEK_METRICS_DIR", str(tmp_path))
+        monkeypatch.setattr("peek.adapters.metrics.EVERY_S", 1e9)
+        lab.start_busy()
+        lab.add(*in_turns())
+        lab.plan()
+        lab.beside.count(True)
+        for name in ("running", *(ask.name for ask in in_turns())):
+            lab.stepper.abort(name)
+        lab.stepper.run_out()
+        lab.stepper.step()
+        shown = lab.beside._metrics
+        assert (shown._counters["peek_withdrawn_requests"], shown._mark[0]) == (6, 0)
+
     # -- eviction ----------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(("label", "cached"), [(None, 0), ("fcfs+pe", len(A)), ("peek", len(A))])

@@ -19,6 +19,7 @@ from peek.adapters.sglang import caches
 from peek.adapters.sglang.requests import (
     Translator,
     Waiting,
+    cached_of,
     entry_time,
     is_turn,
     stated_by,
@@ -259,10 +260,8 @@ class SglangAdapter(EngineAdapter):
             self.planner.remove(rid, admitted=False)
             self._door.release(entry)
             return
-        # Of a retracted request SGLang does not say it.
-        cached = None if getattr(request, "retracted_stain", False) else int(request.cached_tokens)
         expected = partial(self.planner.cached_len, rid) if self._exact else None
-        self._work_done += self._admit(request, rid, cached, expected)
+        self._work_done += self._admit(request, rid, cached_of(request), expected)
         self._in_flight[rid] = entry  # its pages are still compared with
         if entry.prefill_ended():
             self._end(rid)

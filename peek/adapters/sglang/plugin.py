@@ -162,8 +162,7 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
     adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
     if adapter is not None:
         attachment.call(adapter.turned, [] if batch is None else batch.reqs, scheduler.waiting_queue)
-        if batch is not None:
-            attachment.count()
+        attachment.count()  # also without a batch: an abort may have left nothing that waits
 
 
 def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
