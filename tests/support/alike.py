@@ -309,6 +309,16 @@ class Alike:
         assert lab.beside.seen.surprises.sum == adapter.agreement.differed == 0
         assert adapter.agreement.compared == sum(each.cached > 0 for each in stepper.admissions)
 
+    def test_what_is_foretold_of_one_that_waits_for_room_is_found(self, lab: Lab) -> None:
+        """It alone waits for many steps; what runs meanwhile puts into the cache what it will find."""
+        stepper = lab.start(tokens=144, seats=4)
+        lab.add(*[Ask(f"r{i}", A + [300 + i] * 40, 12) for i in range(2)])
+        stepper.run_out()
+        adapter = lab.adapter
+        assert stepper.admissions[-1].step > 10
+        assert adapter.planner.totals()["cached_expected"] == adapter.cached_real > 0
+        assert adapter.agreement.compared == 1
+
     def test_a_match_that_means_something_else_is_noticed(
         self, lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: Log
     ) -> None:
