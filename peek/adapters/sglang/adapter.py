@@ -39,7 +39,7 @@ SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
 _MOST_TOLD: Final = 128
 """Waiting requests up to which SGLang's load snapshots look at each; of more, SGLang makes an estimate."""
-_OF_POLICY: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
+OF_POLICY: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 _LIMITS: Final = ("max_running_requests", "max_prefill_tokens", "chunked_prefill_size")
 _OF_SCHEDULER: Final = (*_LIMITS, "running_batch.reqs", "waiting_queue")
 
@@ -56,7 +56,6 @@ class SglangAdapter(EngineAdapter):
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any) -> None:
-        require(policy, _OF_POLICY, "SGLang")
         require(scheduler, _OF_SCHEDULER, "SGLang")
         self.policy = policy
         self._scheduler = scheduler
