@@ -162,6 +162,15 @@ def test_insertions_that_nobody_asks_for_are_forgotten() -> None:
     assert len(insertions.since(5) or ()) == 1
 
 
+def test_of_short_insertions_fewer_are_remembered_than_their_tokens_allow() -> None:
+    """A server that is asked one short thing after another never plans."""
+    cache: Any = Cache()
+    insertions = insertions_of(cache)
+    for i in range(MOST_TOKENS // 50):
+        cache.insert(inserted([i]))
+    assert len(insertions._keys) < MOST_TOKENS // 64
+
+
 def asks(custom_params: object = None, **more: Any) -> SimpleNamespace:
     return SimpleNamespace(sampling_params=SimpleNamespace(custom_params=custom_params), **more)
 

@@ -274,23 +274,18 @@ class EngineAdapter:
         self.planner.add(pending, held)
         self._generated.seen(pending.tenant)
 
-    def _admit(
-        self, request: Any, request_id: str, cached: int | None, expected: Callable[[], int] | None
-    ) -> int:
+    def _admit(self, request: Any, request_id: str, cached: int, expected: Callable[[], int] | None) -> int:
         """Note that the engine admitted a planned request; return the tokens that are charged for it.
 
-        `cached` are the tokens that the engine found in its cache; None if it does not say: then what the
-        plan expected is charged.  `expected` is called for the sample that is compared; None for none.
+        `cached` are the tokens that the engine found in its cache.  `expected` is called for the sample that
+        is compared; None for none.
         """
         pending = self.planner.request(request_id)
         self._generated.runs(request, request_id, pending.tenant)
-        uncached = None
-        if cached is not None:
-            uncached = int(pending.num_tokens) - cached
-            self.cached_real += cached
-            if expected is not None and self.agreement.wants():
-                self.agreement.note(expected(), cached)
-        return int(self.planner.remove(request_id, True, uncached))
+        self.cached_real += cached
+        if expected is not None and self.agreement.wants():
+            self.agreement.note(expected(), cached)
+        return int(self.planner.remove(request_id, True, int(pending.num_tokens) - cached))
 
     def _demand(self, node_id: int) -> float:
         """Return the demand for a cached node or block; count it in `protected_evictions` if above 0."""

@@ -62,7 +62,7 @@ def test_an_unknown_cache_is_left_alone(caplog: pytest.LogCaptureFixture) -> Non
     assert "ChunkCache" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["enable_priority_scheduling", "priority_sign"])
+@pytest.mark.parametrize("name", ["policy", "tree_cache", "enable_priority_scheduling", "priority_sign"])
 def test_a_version_that_lacks_something_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(1000)
     delattr(world.policy, name)

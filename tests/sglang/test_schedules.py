@@ -38,8 +38,11 @@ def test_retracted_requests_come_back(label: str, lab: SglangLab, overlap: bool)
     stepper = lab.perform(Play(jobs, slack=160, seats=6, budget=16384, unit=1, ratio=0.1), label, overlap)
     again = sum(admission.again for admission in stepper.admissions)
     assert min(stepper.preemptions, again) > 0
-    stats = stepper.beside.adapter.planner.stats
+    adapter = stepper.beside.adapter
+    stats = adapter.planner.stats
     assert (stats.admitted, stats.withdrawn) == (len(jobs) + again, 0)
+    assert adapter.cached_real == sum(admission.cached for admission in stepper.admissions)
+    assert stats.cached_expected == adapter.cached_real
 
 
 def test_an_unchanged_queue_is_told_from_a_changed_one(lab: SglangLab) -> None:

@@ -309,6 +309,16 @@ class Alike:
         assert lab.beside.seen.surprises.sum == adapter.agreement.differed == 0
         assert adapter.agreement.compared == sum(each.cached > 0 for each in stepper.admissions)
 
+    def test_what_is_foretold_of_one_that_waits_for_room_is_found(self, lab: Lab) -> None:
+        """It alone waits for many steps; what runs meanwhile puts into the cache what it will find."""
+        stepper = lab.start(tokens=144, seats=4)
+        lab.add(*[Ask(f"r{i}", A + [300 + i] * 40, 12) for i in range(2)])
+        stepper.run_out()
+        adapter = lab.adapter
+        assert stepper.admissions[-1].step > 10
+        assert adapter.planner.totals()["cached_expected"] == adapter.cached_real > 0
+        assert adapter.agreement.compared == 1
+
     def test_a_match_that_means_something_else_is_noticed(
         self, lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: Log
     ) -> None:
@@ -357,6 +367,23 @@ class Alike:
         shown = lab.beside._metrics._counters
         assert counted["admitted"] == shown["peek_admitted_requests"] > 0
         assert counted["plans"] == shown["peek_cycles"] > 0
+
+    def test_an_abort_that_empties_the_queue_is_shown(
+        self, lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The engine may rest then: nothing that is admitted later brings the series up to date."""
+        monkeypatch.setenv("PEEK_METRICS_DIR", str(tmp_path))
+        monkeypatch.setattr("peek.adapters.metrics.EVERY_S", 1e9)
+        lab.start_busy()
+        lab.add(*in_turns())
+        lab.plan()
+        lab.beside.count(True)
+        for name in ("running", *(ask.name for ask in in_turns())):
+            lab.stepper.abort(name)
+        lab.stepper.run_out()
+        lab.stepper.step()
+        shown = lab.beside._metrics
+        assert (shown._counters["peek_withdrawn_requests"], shown._mark[0]) == (6, 0)
 
     # -- eviction ----------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from functools import reduce
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from support.alike import in_turns, said
 from support.lab import A, Ask
-from vllm_lab import make_request, make_scheduler, waiting_names
+from vllm_lab import Scheduler, make_request, make_scheduler, waiting_names
 from vllm_plays import perform, plays
-from vllm_small import VllmLab, lab, step
+from vllm_small import STRICT, VllmLab, lab, step
 
 from peek import EngineMismatch, InvalidConfig, PeekConfig
-from peek.adapters.vllm import PeekScheduler
+from peek.adapters.vllm import PeekScheduler, seams
+from peek.adapters.vllm.scheduler import attach
 from peek.simulation.cost import chunk_pairs
 
 __all__ = ["lab"]
@@ -135,6 +138,18 @@ def test_a_version_that_lacks_something_is_named(
         assert "r0" in lab.busy("clpm+gm+dl+pe", strict=False).order
     assert lab.adapter is None
     assert "no_such_seam" in caplog.text
+
+
+@pytest.mark.parametrize("path", seams.NEEDED)
+def test_whatever_is_needed_is_missed_by_its_name(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is read to find out whether this cache is understood."""
+    engine = make_scheduler(Scheduler, options=STRICT)
+    *way, last = path.split(".")
+    owner = reduce(getattr, way, engine)
+    places = [owner, *type(owner).__mro__]
+    monkeypatch.delattr(next(place for place in places if last in vars(place)), last)
+    with pytest.raises(EngineMismatch, match=f"has no {re.escape(path)};"):
+        attach(engine, engine.vllm_config)
 
 
 def test_switched_off_the_queue_is_in_the_order_of_entry(lab: VllmLab, tmp_path: Path) -> None:

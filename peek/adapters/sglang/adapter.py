@@ -19,6 +19,7 @@ from peek.adapters.sglang import caches
 from peek.adapters.sglang.requests import (
     Translator,
     Waiting,
+    cached_of,
     entry_time,
     is_turn,
     stated_by,
@@ -38,7 +39,7 @@ SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
 _MOST_TOLD: Final = 128
 """Waiting requests up to which SGLang's load snapshots look at each; of more, SGLang makes an estimate."""
-_OF_POLICY: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
+OF_POLICY: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 _LIMITS: Final = ("max_running_requests", "max_prefill_tokens", "chunked_prefill_size")
 _OF_SCHEDULER: Final = (*_LIMITS, "running_batch.reqs", "waiting_queue")
 
@@ -55,7 +56,6 @@ class SglangAdapter(EngineAdapter):
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any) -> None:
-        require(policy, _OF_POLICY, "SGLang")
         require(scheduler, _OF_SCHEDULER, "SGLang")
         self.policy = policy
         self._scheduler = scheduler
@@ -259,10 +259,8 @@ class SglangAdapter(EngineAdapter):
             self.planner.remove(rid, admitted=False)
             self._door.release(entry)
             return
-        # Of a retracted request SGLang does not say it.
-        cached = None if getattr(request, "retracted_stain", False) else int(request.cached_tokens)
         expected = partial(self.planner.cached_len, rid) if self._exact else None
-        self._work_done += self._admit(request, rid, cached, expected)
+        self._work_done += self._admit(request, rid, cached_of(request), expected)
         self._in_flight[rid] = entry  # its pages are still compared with
         if entry.prefill_ended():
             self._end(rid)

@@ -131,6 +131,8 @@ def shows_nodes(cache: Any) -> bool:
 
 MOST_TOKENS: Final = 1 << 22
 """Most tokens of the keys that are remembered until a walk: about 32 MiB."""
+_OF_A_KEY: Final = 64
+"""What a key takes besides its tokens, in tokens: while one request waits at a time there is no walk."""
 
 
 class Insertions:
@@ -164,7 +166,7 @@ class Insertions:
     def note(self, key: Any, before: int) -> None:
         """Note that a key was inserted into a cache of `before` tokens.  O(1)."""
         try:
-            tokens = len(key.token_ids)
+            tokens = len(key.token_ids) + _OF_A_KEY
             if self._tokens + tokens > MOST_TOKENS:
                 self._forget(0)
             self._tokens += tokens
@@ -198,7 +200,7 @@ class Insertions:
     def _forget(self, kept: int) -> None:
         """Forget all keys but the `kept` latest."""
         del self._keys[: len(self._keys) - kept]
-        self._tokens = sum(len(key.token_ids) for key in self._keys)
+        self._tokens = sum(len(key.token_ids) + _OF_A_KEY for key in self._keys)
 
 
 def make_view(cache: Any, door: Translator) -> NodeView | CoreView:

@@ -12,9 +12,10 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 from peek.adapters.activation import MODES, Settings, requested_settings
+from peek.adapters.containment import require
 from peek.adapters.engine_adapter import EngineInfo, version_of
 from peek.adapters.lifecycle import Attachment
-from peek.adapters.sglang.adapter import SglangAdapter, schedule_policy
+from peek.adapters.sglang.adapter import OF_POLICY, SglangAdapter, schedule_policy
 from peek.adapters.sglang.caches import why_not_understood
 from peek.adapters.sglang.requests import Served
 from peek.adapters.sglang.shadow import SglangShadow, setting_of, why_no_shadow
@@ -30,7 +31,11 @@ REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 
 
 def why_stand_aside(policy: Any, scheduler: Any) -> str | None:
-    """Return why SGLang's own order stays beside this `SchedulePolicy`, None if there is no reason."""
+    """Return why SGLang's own order stays beside this `SchedulePolicy`, None if there is no reason.
+
+    `EngineMismatch`: it lacks a member that is needed.
+    """
+    require(policy, OF_POLICY, "SGLang")
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"
     chosen = schedule_policy(policy)
@@ -162,8 +167,7 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
     adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
     if adapter is not None:
         attachment.call(adapter.turned, [] if batch is None else batch.reqs, scheduler.waiting_queue)
-        if batch is not None:
-            attachment.count()
+        attachment.count()  # also without a batch: an abort may have left nothing that waits
 
 
 def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -68,6 +68,14 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
     return any(getattr(place, "req_pool_idx", None) is not None for place in places)
 
 
+def cached_of(request: Any) -> int:
+    """Return the tokens that SGLang found in its cache for a request of the batch that it has just made."""
+    if not getattr(request, "retracted_stain", False):
+        return int(request.cached_tokens)
+    found = getattr(request, "prefix_len", None)  # `cached_tokens` stands still once it was retracted
+    return len(request.prefix_indices) if found is None else int(found)
+
+
 def entry_time(request: Any) -> float:
     """Return when the request entered the waiting queue, on the engine's clock; breaks ties in a priority."""
     return float(request.time_stats.wait_queue_entry_time)

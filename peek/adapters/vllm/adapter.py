@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from peek.adapters.activation import Settings
-from peek.adapters.containment import Agreement, Shield, require
+from peek.adapters.containment import Agreement, Shield
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.vllm import seams
 from peek.adapters.vllm.queue import Blocked, RankedQueue, tracked_queue
@@ -36,7 +36,6 @@ class VllmAdapter(EngineAdapter):
     """
 
     def __init__(self, scheduler: Any, settings: Settings, shield: Shield) -> None:
-        require(scheduler, seams.NEEDED, "vLLM")
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler

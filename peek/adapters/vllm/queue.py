@@ -129,7 +129,8 @@ class PlannedQueue:
         self.gone[name] = request
 
     def forget_gone(self) -> None:
-        """Forget who has left.  O(these)."""
+        """Forget who has left, and whom vLLM was shown in the step before.  O(these)."""
+        self._next = None
         for name in self.gone:
             self.held.pop(name, None)
         self.gone.clear()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from peek.adapters import symbols
-from peek.adapters.containment import Shield
+from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import first_text
 from peek.adapters.mirror import BlockMirror, GroupMirror, OtherGroup
 from peek.errors import EngineMismatch
@@ -41,7 +41,11 @@ the point where a prefix ends; 0 if it needs all of them."""
 
 
 def why_not_understood(scheduler: Any) -> str | None:
-    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can."""
+    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can.
+
+    `EngineMismatch`: it lacks a member that is needed.
+    """
+    require(scheduler, NEEDED, "vLLM")
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
