@@ -11,7 +11,7 @@ from peek.adapters.engine_adapter import EngineInfo, version_of
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.recording import Asked, Recorder
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_not_understood
+from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_stand_aside
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
@@ -22,7 +22,7 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
     return Attachment(
         settings,
-        lambda: why_not_understood(scheduler),
+        lambda: why_stand_aside(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
         lambda adapter: why_no_shadow(adapter) or VllmShadow(adapter, settings.config),

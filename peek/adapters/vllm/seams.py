@@ -40,12 +40,14 @@ KNOWN: Final[dict[str, Callable[[Any], int]]] = {
 the point where a prefix ends; 0 if it needs all of them."""
 
 
-def why_not_understood(scheduler: Any) -> str | None:
-    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can.
-
-    `EngineMismatch`: it lacks a member that is needed.
-    """
+def why_stand_aside(scheduler: Any) -> str | None:
+    """Return why vLLM's own order stays, None for no reason; `EngineMismatch` if a member is missing."""
     require(scheduler, NEEDED, "vLLM")
+    return why_not_understood(scheduler)
+
+
+def why_not_understood(scheduler: Any) -> str | None:
+    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
