@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 import ray
-from support.waiting import PATIENCE_S, start_ray
+from support.loops import in_a_loop
+from support.waiting import start_ray
 from verl.workers.rollout.router import get_router_handle
+
+from peek.adapters.verl.load_balancer import FleetLoadBalancer
 
 CACHE = 4
 """Groups that the cache of a server has room for."""
@@ -170,87 +173,73 @@ class Breaks:
 
 
 @pytest.mark.parametrize("broken", ["join", "dispatch", "cancel", "finished", "lost", "forget_caches", "add"])
-def test_whichever_call_fails_verl_hears_of_no_error_and_nobody_waits(broken: str) -> None:
-    from peek.adapters.verl.load_balancer import FleetLoadBalancer
-
-    async def scenario() -> None:
-        lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
-        await lb.acquire_server("1", prompt_ids=[1, 2, 3])
-        waiting = [asyncio.create_task(lb.acquire_server(name, prompt_ids=[1, 2, 3])) for name in "234"]
+@in_a_loop
+async def test_whichever_call_fails_verl_hears_of_no_error_and_nobody_waits(broken: str) -> None:
+    lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
+    await lb.acquire_server("1", prompt_ids=[1, 2, 3])
+    waiting = [asyncio.create_task(lb.acquire_server(name, prompt_ids=[1, 2, 3])) for name in "234"]
+    await asyncio.sleep(0)
+    planner = lb._fleet = Breaks(lb._fleet, broken)
+    for _ in range(2):
+        lb.add_servers({"s1": "b"})
+        waiting[0].cancel()
         await asyncio.sleep(0)
-        planner = lb._fleet = Breaks(lb._fleet, broken)
-        for _ in range(2):
-            lb.add_servers({"s1": "b"})
-            waiting[0].cancel()
-            await asyncio.sleep(0)
-            lb.clear_sticky_cache()
-            lb.release_server("s0", request_id="1")
-            lb.remove_servers(["s1"])
-            assert (await lb.acquire_server("5", prompt_ids=[5]))[0] == "s0"
-            assert lb.get_status()["active_servers"] == 1
-        assert lb._stock is not None
-        assert planner.calls == 1, "it is left alone once it has failed"
-        assert {(await each)[0] for each in waiting[1:]} <= {"s0", "s1"}
-        lb.remove_servers(["s0"])
-        with pytest.raises(RuntimeError, match="No available servers in load balancer"):
-            await lb.acquire_server("6", prompt_ids=[6])
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+        lb.clear_sticky_cache()
+        lb.release_server("s0", request_id="1")
+        lb.remove_servers(["s1"])
+        assert (await lb.acquire_server("5", prompt_ids=[5]))[0] == "s0"
+        assert lb.get_status()["active_servers"] == 1
+    assert lb._stock is not None
+    assert planner.calls == 1, "it is left alone once it has failed"
+    assert {(await each)[0] for each in waiting[1:]} <= {"s0", "s1"}
+    lb.remove_servers(["s0"])
+    with pytest.raises(RuntimeError, match="No available servers in load balancer"):
+        await lb.acquire_server("6", prompt_ids=[6])
 
 
-def test_what_is_under_way_at_an_error_of_ours_counts_for_verls_own_balancer() -> None:
-    from peek.adapters.verl.load_balancer import FleetLoadBalancer
-
-    async def scenario() -> None:
-        lb = FleetLoadBalancer({"s0": "a", "s1": "b"}, {"max_inflight": 8})
-        where = [(await lb.acquire_server(name, prompt_ids=[1] * 1000))[0] for name in "123"]
-        lb._fleet = Breaks(lb._fleet, "add")  # type: ignore[assignment]
-        where += [(await lb.acquire_server(name, prompt_ids=[2]))[0] for name in "4567"]
-        assert sorted(lb.get_status()["servers"].values()) == [3, 4]
-        for name, server in zip("123", where, strict=False):
-            lb.release_server(server, request_id=name)
-        assert lb._stock.get_status()["servers"] == lb.get_status()["servers"]
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+@in_a_loop
+async def test_what_is_under_way_at_an_error_of_ours_counts_for_verls_own_balancer() -> None:
+    lb = FleetLoadBalancer({"s0": "a", "s1": "b"}, {"max_inflight": 8})
+    where = [(await lb.acquire_server(name, prompt_ids=[1] * 1000))[0] for name in "123"]
+    lb._fleet = Breaks(lb._fleet, "add")  # type: ignore[assignment]
+    where += [(await lb.acquire_server(name, prompt_ids=[2]))[0] for name in "4567"]
+    assert sorted(lb.get_status()["servers"].values()) == [3, 4]
+    for name, server in zip("123", where, strict=False):
+        lb.release_server(server, request_id=name)
+    assert lb._stock.get_status()["servers"] == lb.get_status()["servers"]
 
 
 @pytest.mark.parametrize("broken", ["lost", "cancel"])
-def test_an_error_when_the_last_server_goes_leaves_nobody_waiting(broken: str) -> None:
-    from peek.adapters.verl.load_balancer import FleetLoadBalancer
-
-    async def scenario() -> None:
-        lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
-        await lb.acquire_server("1", prompt_ids=[1, 2, 3])
-        waiting = asyncio.create_task(lb.acquire_server("2", prompt_ids=[1, 2, 3]))
-        await asyncio.sleep(0)
-        lb._fleet = Breaks(lb._fleet, broken)  # type: ignore[assignment]
-        lb.remove_servers(["s0"])
-        with pytest.raises(RuntimeError, match="No available servers in load balancer"):
-            await waiting
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+@in_a_loop
+async def test_an_error_when_the_last_server_goes_leaves_nobody_waiting(broken: str) -> None:
+    lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
+    await lb.acquire_server("1", prompt_ids=[1, 2, 3])
+    waiting = asyncio.create_task(lb.acquire_server("2", prompt_ids=[1, 2, 3]))
+    await asyncio.sleep(0)
+    lb._fleet = Breaks(lb._fleet, broken)  # type: ignore[assignment]
+    lb.remove_servers(["s0"])
+    with pytest.raises(RuntimeError, match="No available servers in load balancer"):
+        await waiting
 
 
 @pytest.mark.parametrize(
     ("broken", "leaving"),
     [*[("forget_caches", each) for each in ("", "2", "3", "23")], ("cancel", "2"), ("cancel", "23")],
 )
-def test_what_is_on_its_way_to_a_client_at_an_error_of_ours_counts_once(broken: str, leaving: str) -> None:
+@in_a_loop
+async def test_what_is_on_its_way_to_a_client_at_an_error_of_ours_counts_once(
+    broken: str, leaving: str
+) -> None:
     """One client is to hear of the planner's choice, another of verl's own; either may leave before."""
-    from peek.adapters.verl.load_balancer import FleetLoadBalancer
-
-    async def scenario() -> None:
-        lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
-        await lb.acquire_server("1", prompt_ids=[1])
-        asking = {name: asyncio.create_task(lb.acquire_server(name, prompt_ids=[1])) for name in "234"}
-        await asyncio.sleep(0)
-        lb.release_server("s0", request_id="1")
-        lb._fleet = Breaks(lb._fleet, broken)  # type: ignore[assignment]
-        lb.clear_sticky_cache()
-        for name in leaving:
-            asking[name].cancel()
-        await asyncio.gather(*asking.values(), return_exceptions=True)
-        assert lb._stock.get_status()["servers"] == lb.get_status()["servers"]
-        assert lb.get_total_inflight() == 3 - len(leaving)
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
+    await lb.acquire_server("1", prompt_ids=[1])
+    asking = {name: asyncio.create_task(lb.acquire_server(name, prompt_ids=[1])) for name in "234"}
+    await asyncio.sleep(0)
+    lb.release_server("s0", request_id="1")
+    lb._fleet = Breaks(lb._fleet, broken)  # type: ignore[assignment]
+    lb.clear_sticky_cache()
+    for name in leaving:
+        asking[name].cancel()
+    await asyncio.gather(*asking.values(), return_exceptions=True)
+    assert lb._stock.get_status()["servers"] == lb.get_status()["servers"]
+    assert lb.get_total_inflight() == 3 - len(leaving)
