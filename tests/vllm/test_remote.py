@@ -10,7 +10,8 @@ from vllm_lab import RequestStatus, fake_output, free_blocks, make_request, make
 from vllm_small import STRICT, A, B, scheduler
 
 
-def engine_with_loads(monkeypatch: pytest.MonkeyPatch, late: bool, **options: Any) -> Any:
+def engine_with_loads(monkeypatch: pytest.MonkeyPatch, late: bool, count: int, **options: Any) -> Any:
+    """An engine for which `count` requests wait, of two prompts in turns."""
     from vllm.config import KVTransferConfig
 
     monkeypatch.setattr(FarAway, "late", late)
@@ -18,7 +19,10 @@ def engine_with_loads(monkeypatch: pytest.MonkeyPatch, late: bool, **options: An
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="FarAway", kv_connector_module_path="far_away", kv_role="kv_both"
     )
-    return scheduler(config=config, num_blocks=200)
+    engine = scheduler(config=config, num_blocks=200)
+    for i in range(count):
+        engine.add_request(make_request(f"{'AB'[i % 2]}{i}", (A, B)[i % 2] + [20 + i] * 8, 3))
+    return engine
 
 
 def step(engine: Any, loads_end: bool = True) -> Any:
@@ -37,9 +41,7 @@ def loading(engine: Any) -> set[str]:
 
 
 def test_a_load_that_takes_its_time_is_an_admission(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with_loads(monkeypatch, late=True)
-    for i in range(6):
-        engine.add_request(make_request(f"{'AB'[i % 2]}{i}", (A, B)[i % 2] + [20 + i] * 8, 3))
+    engine = engine_with_loads(monkeypatch, late=True, count=6)
     stats = engine.peek.adapter.planner.stats
     step(engine, loads_end=False)
     assert loading(engine)
@@ -62,9 +64,7 @@ def test_a_load_that_takes_its_time_is_an_admission(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_load_at_once_is_an_admission(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with_loads(monkeypatch, late=False)
-    for i in range(6):
-        engine.add_request(make_request(f"{'AB'[i % 2]}{i}", (A, B)[i % 2] + [20 + i] * 8, 3))
+    engine = engine_with_loads(monkeypatch, late=False, count=6)
     while engine.has_unfinished_requests():
         step(engine)
     stats = engine.peek.adapter.planner.stats
@@ -75,7 +75,7 @@ def test_a_load_at_once_is_an_admission(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_lanes_are_charged_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with_loads(monkeypatch, late=True, policy="lpm-nolimit+lru", lanes="work")
+    engine = engine_with_loads(monkeypatch, late=True, count=8, policy="lpm-nolimit+lru", lanes="work")
     charged: list[tuple[str, int]] = []
     adapter = engine.peek.adapter
     stock_remove = adapter.planner.remove
@@ -92,8 +92,6 @@ def test_lanes_are_charged_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
             return charged[-1][1]
 
     planner, adapter.planner = adapter.planner, Listening()
-    for i in range(8):
-        engine.add_request(make_request(f"{'AB'[i % 2]}{i}", (A, B)[i % 2] + [20 + i] * 8, 3))
     for _ in range(100):
         step(engine)
     assert [cost for _, cost in charged[:2]] == [40, 40]
@@ -102,12 +100,10 @@ def test_lanes_are_charged_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_load_that_is_aborted_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with_loads(monkeypatch, late=True)
-    engine.add_request(make_request("A0", [*A, 1], 3))
-    engine.add_request(make_request("A1", [*A, 2], 3))
+    engine = engine_with_loads(monkeypatch, late=True, count=2)
     step(engine, loads_end=False)
     gone = sorted(loading(engine))
-    assert gone == ["A0", "A1"]
+    assert gone == ["A0", "B1"]
     engine.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
     for _ in range(5):
         step(engine, loads_end=False)
