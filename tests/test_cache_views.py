@@ -6,7 +6,7 @@ import struct
 from random import Random
 
 import pytest
-from test_block_mirror import SUFFIX, UNIT, Pool, chain
+from support.blocks import SUFFIX, UNIT, Pool, chain
 
 from peek.adapters.mirror import BlockMirror
 from peek.simulation.caches import BlockCache, RadixCache, SymbolTable

@@ -1,11 +1,10 @@
-"""What every policy must do, whatever it thinks a good order is: each label, through a `Planner`.
-
-The policies by themselves are in `test_policies_conformance.py`.
-"""
+"""What every policy must do, whatever it thinks a good order is: each label, in a `Planner` and alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,12 +13,18 @@ from support.queues import NOW, PROMPTS, Arrival, Scene, caches, facts_of, plann
 
 from peek import (
     PRESETS,
+    AdmissionPolicy,
+    ClpmScheduler,
     FirstCome,
+    Hrrn,
+    LongestPrefix,
     PeekConfig,
     PendingRequest,
     Planner,
 )
 from peek.planner.plan import NOTHING_TO_GAIN
+from peek.policy.registry import BUILT_IN
+from peek.testing import check_policy
 
 LABELS = list(PRESETS)
 NEED_SHARING = [label for label in LABELS if PRESETS[label].build_policy().needs_sharing]
@@ -236,3 +241,26 @@ def test_a_request_that_comes_back_stands_where_it_stood(
     planner.remove(back.request_id, admitted=False)
     planner.add(back.request())
     assert planner.plan(scene.cache(), scene.now) == scene.plan(label)
+
+
+# -- the policies by themselves ------------------------------------------------------------------------
+
+OTHER_SETTINGS: dict[str, Callable[[], AdmissionPolicy]] = {
+    "lpm-4": partial(LongestPrefix, queue_limit=4),
+    "hrrn-4": partial(Hrrn, queue_limit=4),
+    "clpm-1-0": partial(ClpmScheduler, theta=1, tau=0),
+}
+
+POLICIES = BUILT_IN | OTHER_SETTINGS
+"""Those of the registry as they come by name, and some with other settings."""
+EXAMPLES = 40
+"""Queues, and histories, for each policy; there are more than a dozen."""
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_does_what_is_demanded(name: str) -> None:
+    check_policy(POLICIES[name], examples=EXAMPLES, stateful=name == "peek")  # which learns from answers
+
+
+def test_arrival_order_has_the_bound_it_states() -> None:
+    check_policy(FirstCome, bound=lambda ahead_s, largest_s: ahead_s, examples=EXAMPLES)
