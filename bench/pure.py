@@ -15,8 +15,7 @@ from pathlib import Path
 
 import peek
 from bench.builds import PYTHON, environment, require_compiled
-from bench.rig import rig_of
-from bench.worksets import work_set
+from bench.worksets import rig_of, work_set
 from peek.timing import CLOCK
 
 MAX_RATIO = 10.0

@@ -8,8 +8,7 @@ import pytest
 import peek
 from bench.measure import Measure
 from bench.planners import make_planner
-from bench.rig import half_cached, rig_of
-from bench.worksets import WorkSet, work_set
+from bench.worksets import WorkSet, half_cached, rig_of, work_set
 from peek.simulation.caches import RadixCache
 from peek.timing import NOW, best_of, match_each
 

@@ -1,4 +1,4 @@
-"""Makes the prompts of the benchmarks: four work sets and D10, always the same (numpy, seed 0).
+"""Makes the prompts and rigs of the benchmarks: four work sets and D10, always the same (numpy, seed 0).
 
 | set | waiting | prompt                                                        |
 |-----|---------|---------------------------------------------------------------|
@@ -17,7 +17,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from peek.timing import VOCABULARY
+from peek.simulation.caches import RadixCache
+from peek.timing import VOCABULARY, Rig, random_key
 
 Tokens = npt.NDArray[np.int32]
 
@@ -77,3 +78,21 @@ def work_set(name: str) -> WorkSet:
 
 def _tokens(rng: np.random.Generator, n: int) -> Tokens:
     return rng.integers(0, VOCABULARY, size=n, dtype=np.int32)
+
+
+# -- rigs of `peek.timing` ------------------------------------------------------------------------------
+
+
+def rig_of(work: WorkSet, label: str) -> Rig:
+    """Make a rig in which all of a work set waits and the cache holds every second prefix."""
+    return Rig(work.packed(), half_cached(work), label, work.prefix_len)
+
+
+def half_cached(work: WorkSet) -> RadixCache:
+    """Make a cache in which two finished requests per second prefix have left their tokens."""
+    cache = RadixCache(1)
+    rng = np.random.default_rng(1)
+    for prefix in work.prefixes()[::2]:
+        for _ in range(2):
+            cache.insert(prefix + random_key(rng, 64), "")
+    return cache
