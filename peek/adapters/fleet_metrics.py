@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from threading import Lock
 from typing import Any, Final
 
@@ -124,11 +125,7 @@ class FleetMetrics:
         for field, metric in COUNTERS.items():
             yield _family(metric, {(): stats[field]})
         yield _family(FALLBACKS, {(): self.fallbacks})
-        decided = 0
-        buckets = []
-        for bound, count in zip([*map(str, DECISION_SECONDS), "+Inf"], counts, strict=True):
-            decided += count
-            buckets.append((bound, decided))
+        buckets = list(zip([*map(str, DECISION_SECONDS), "+Inf"], accumulate(counts), strict=True))
         yield HistogramMetricFamily(DECISIONS.name, DECISIONS.text, buckets=buckets, sum_value=seconds)
         yield _family(WAITING, {(): waiting})
         yield _family(IMBALANCE, {(): imbalance(replicas)})
