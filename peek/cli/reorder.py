@@ -14,11 +14,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import IO, Final, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input, not held in memory from here on; compressed count 5 x
+SPOOL_BYTES: Final = 500_000_000  # of results, held in memory; more are in a nameless file beside the output
 MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
 IN_PLACE: Final = "{in}"
@@ -354,34 +356,65 @@ def restore_command(options: RestoreOptions) -> None:
     loads = reading.json_loads()
     with cli.naming(options.order):
         numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
-    lines = {line.number: line for line in reading.read_lines(results)}
     bad = reading.BadLines(results)
-    made = bad.made(lines.values(), lambda line: formats.id_of(line.content, loads))
-    found = {line.number: custom_id for line, custom_id in made}
-    with cli.naming(results):
-        placed, faults = formats.match_results(found, list(lines), numbers, ids, options.by_position)
-    for fault in faults[: reading.SHOWN_FAULTS]:
-        print(f"peek: {results}: {fault}", file=sys.stderr)
-    told = _told(
-        results if placed else f"{results}: nothing written",
-        (len(numbers) - len(placed), "request", "without a result"),
-        (len(found) - len(placed), "result", "without a request"),
-        (bad.count, "bad line", "left out"),
-    )
-    if told and not placed:
-        raise WorkloadError(told)
-    ranked = sorted(placed, key=placed.__getitem__)
-    raw = {number: lines[number].content + lines[number].end for number in ranked}
-    bare = next((number for number in ranked if not lines[number].end), -1)
-    ends = formats.new_ends(bare, ranked[-1], raw[ranked[-1]]) if ranked else {}
-    with write_whole([target]) as (stream,):
-        if reading.is_table(target):
-            reading.copy_rows(results, ranked, stream)
-        else:
-            for number, line in raw.items():
-                stream.write(formats.with_end(line, ends.get(number)))
+    folder = str(cli.real_path(target).parent) if cli.is_regular(target) else None
+    with SpooledTemporaryFile(SPOOL_BYTES, dir=folder) as spool:
+        lines = _Spooled(spool)
+        kept = lines.kept(reading.read_lines(results))
+        made = bad.made(kept, lambda line: formats.id_of(line.content, loads))
+        found = {line.number: custom_id for line, custom_id in made}
+        with cli.naming(results):
+            placed, faults = formats.match_results(
+                found, list(lines.places), numbers, ids, options.by_position
+            )
+        for fault in faults[: reading.SHOWN_FAULTS]:
+            print(f"peek: {results}: {fault}", file=sys.stderr)
+        told = _told(
+            results if placed else f"{results}: nothing written",
+            (len(numbers) - len(placed), "request", "without a result"),
+            (len(found) - len(placed), "result", "without a request"),
+            (bad.count, "bad line", "left out"),
+        )
+        if placed or not told:
+            _write_back(lines, sorted(placed, key=placed.__getitem__), options)
     if told:
         raise WorkloadError(told)
+
+
+def _write_back(lines: _Spooled, ranked: list[int], options: RestoreOptions) -> None:
+    """Write the results with these numbers, in this order."""
+    bare = lines.bare if lines.bare in ranked else -1
+    ends = formats.new_ends(bare, ranked[-1], lines.raw(ranked[-1])) if ranked else {}
+    with write_whole([options.target]) as (stream,):
+        if reading.is_table(options.target):
+            reading.copy_rows(options.results, ranked, stream)
+        else:
+            for number in ranked:
+                stream.write(formats.with_end(lines.raw(number), ends.get(number)))
+
+
+class _Spooled:
+    """Lines by number, in a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.places: dict[int, tuple[int, int]] = {}  # place and size of each line, with its end
+        self.bare = -1  # number of the line that has no end
+
+    def kept(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield the lines, each once it is kept."""
+        for line in lines:
+            raw = line.content + line.end
+            self.places[line.number] = self._file.tell(), len(raw)
+            self._file.write(raw)
+            if not line.end:
+                self.bare = line.number
+            yield line
+
+    def raw(self, number: int) -> bytes:
+        place, size = self.places[number]
+        self._file.seek(place)
+        return self._file.read(size)
 
 
 # -- peek batch -------------------------------------------------------------------------------------------
