@@ -265,6 +265,19 @@ def test_standard_input_and_output(here: Path, way: str) -> None:
     assert names(here) == ["done", "in.jsonl", "o.order", "out.jsonl"]
 
 
+def test_a_batch_gives_standard_output_nothing_but_results(here: Path) -> None:
+    runner = "import shutil, sys; print('starting', flush=True); shutil.copy(sys.argv[1], sys.argv[2])"
+    words = ["--explain", "--cache-tokens", 500, "--", sys.executable, "-c", runner, "{in}", "{out}"]
+    done = run("batch", "-", "-", *words, cwd=here, feed=(here / "in.jsonl").read_bytes())
+    assert (done.returncode, done.stdout.decode().splitlines()) == (0, ROWS)
+    assert b"60 requests" in done.stderr
+    assert b"starting" in done.stderr
+    done = run("batch", "in.jsonl", "out.jsonl", *words, cwd=here)
+    assert b"60 requests" in done.stdout
+    assert b"starting" in done.stdout
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_file_that_is_called_like_a_stream(here: Path) -> None:
     (here / "-").mkdir()
     assert run("reorder", "in.jsonl", "-", "--order", "o", cwd=here).returncode == 0

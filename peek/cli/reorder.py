@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -443,20 +443,22 @@ def batch_command(options: BatchOptions) -> None:
     with work_folder([options.target], RESULTS) as folder:
         ordered, results = folder / "ordered.jsonl", folder / RESULTS
         ordering = {field.name: getattr(options, field.name) for field in fields(Ordering)}
-        fault, failed = _reorder(ReorderOptions(target=ordered, **ordering))
+        told = sys.stderr if options.target == cli.STREAM else sys.stdout  # what is no result
+        with redirect_stdout(told):
+            fault, failed = _reorder(ReorderOptions(target=ordered, **ordering))
         if not fault or ordered.stat().st_size:
             try:
-                _run(options.command, ordered, results)
+                _run(options.command, ordered, results, None if told is sys.stdout else told)
                 restore_command(RestoreOptions(results, options.target, ordered.with_suffix(".order")))
             except PeekError as error:
                 raise PeekError("; ".join(filter(None, (str(error), fault)))) from None
     _say(fault, failed)
 
 
-def _run(command: list[str], ordered: Path, results: Path) -> None:
+def _run(command: list[str], ordered: Path, results: Path, stdout: IO[str] | None) -> None:
     words = [word.replace(IN_PLACE, str(ordered)).replace(OUT_PLACE, str(results)) for word in command]
     try:
-        code = subprocess.run(words, check=False).returncode
+        code = subprocess.run(words, check=False, stdout=stdout).returncode
     except OSError as error:
         reason = "no such program" if isinstance(error, FileNotFoundError) else error.strerror
         raise PeekError(f"{words[0]}: {reason}") from None
