@@ -11,6 +11,7 @@ import io
 import json
 import os
 import random
+import signal
 import stat
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import Any
 import pytest
 from support.batch_files import chat_rows, json_rows, lines, results_of, write
 from support.fixtures import Capsys, Patch
+from support.waiting import PATIENCE_S
 
 import peek
 from peek.cli import reading, writing
@@ -276,6 +278,38 @@ def test_a_batch_gives_standard_output_nothing_but_results(here: Path) -> None:
     assert b"60 requests" in done.stdout
     assert b"starting" in done.stdout
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+SLOW_TO_STOP = """
+import signal, sys, time
+def stop(*_):
+    time.sleep(1.0)  # saves what it has
+    with open(sys.argv[1]) as asked, open(sys.argv[2], "w") as out:
+        out.writelines(asked.readlines()[:20])
+    sys.exit(130)
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_runner_that_is_interrupted_may_save_what_it_has(here: Path) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("this run ignores Ctrl-C, and so would the command")
+    words = ["batch", "in.jsonl", "out.jsonl", "--", sys.executable, "-c", SLOW_TO_STOP, "{in}", "{out}"]
+    with subprocess.Popen(
+        [*COMMAND, *words], cwd=here, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    (kept,) = here.glob("out.jsonl.*.work")
+    assert f"kept in {kept / 'results.jsonl'}" in err.decode()
+    assert restore(kept / "results.jsonl", "out.jsonl", "--order", kept / "ordered.order") == 1
+    assert len(lines(here / "out.jsonl")) == 20
 
 
 def test_a_file_that_is_called_like_a_stream(here: Path) -> None:

@@ -458,7 +458,8 @@ def batch_command(options: BatchOptions) -> None:
 def _run(command: list[str], ordered: Path, results: Path, stdout: IO[str] | None) -> None:
     words = [word.replace(IN_PLACE, str(ordered)).replace(OUT_PLACE, str(results)) for word in command]
     try:
-        code = subprocess.run(words, check=False, stdout=stdout).returncode
+        with subprocess.Popen(words, stdout=stdout) as runner:
+            code = _waited(runner)
     except OSError as error:
         reason = "no such program" if isinstance(error, FileNotFoundError) else error.strerror
         raise PeekError(f"{words[0]}: {reason}") from None
@@ -466,3 +467,15 @@ def _run(command: list[str], ordered: Path, results: Path, stdout: IO[str] | Non
         raise PeekError(f"{words[0]}: {f'ended by signal {-code}' if code < 0 else f'exit status {code}'}")
     if not results.exists():
         raise PeekError(f"{words[0]}: has written no results to {OUT_PLACE}")
+
+
+def _waited(runner: subprocess.Popen[bytes]) -> int:
+    """Return the exit code.  Ctrl-C reaches the runner, too, which may save what it has; another kills."""
+    try:
+        return runner.wait()
+    except KeyboardInterrupt:
+        try:
+            runner.wait()
+        finally:
+            runner.kill()
+        raise
