@@ -227,6 +227,17 @@ def test_a_batch_with_one_call(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["in.jsonl.gz", "out.jsonl", "runner.py"]
 
 
+def test_a_batch_that_does_not_fit_into_memory(here: Path, capsys: Capsys, monkeypatch: Patch) -> None:
+    pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
+    packed = (here / "in.jsonl.gz").stat().st_size
+    monkeypatch.setattr("peek.cli.reorder.OUT_OF_CORE_BYTES", 5 * packed + 1)  # it unpacks to more
+    assert batch("in.jsonl.gz", "out.jsonl") == 1
+    assert "choose --out-of-core" in capsys.readouterr().err
+    for way in ("--out-of-core", "--in-memory"):
+        assert batch("in.jsonl.gz", "out.jsonl", way) == 0
+        assert len(lines(here / "out.jsonl")) == 60
+
+
 def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: Capsys) -> None:
     assert batch("in.jsonl.gz", "out.jsonl", answers=7, code=3) == 1
     err = capsys.readouterr().err

@@ -56,6 +56,9 @@ class Ordering:
     block_tokens: int = cli.count("Tokens of a cache block.", BLOCK_TOKENS)
     tokenizer: Path | None = cli.tokenizer_path()
     engine: str = cli.value(f"Engine that will run the file: {', '.join(ENGINES)}.", "vllm")
+    out_of_core: bool | None = cli.switch(
+        "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
+    )
     explain: bool = cli.switch("--explain", "Print groups, guard and expected hits.")
 
 
@@ -69,9 +72,6 @@ class ReorderOptions(Ordering):
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
     replicas: int = cli.count("Write one file for each of this many replicas.", 1, 1000)
-    out_of_core: bool | None = cli.switch(
-        "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
-    )
 
 
 def reorder_command(options: ReorderOptions) -> None:
