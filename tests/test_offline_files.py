@@ -466,6 +466,22 @@ def test_a_full_disk_for_the_database(here: Path, capsys: Capsys, monkeypatch: P
     assert names(here) == ["in.jsonl"]
 
 
+def test_ctrl_c_while_the_database_works(here: Path, capsys: Capsys, monkeypatch: Patch) -> None:
+    pytest.importorskip("duckdb")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("this run ignores Ctrl-C, and so would the command")
+
+    def endless(order: OutOfCoreOrder, replicas: int) -> None:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            order._db.execute("SELECT max(hash(range)) FROM range(10000000)")
+
+    monkeypatch.setattr(OutOfCoreOrder, "arrange", endless)
+    assert reorder("in.jsonl", "out.jsonl", "--out-of-core") == 130
+    assert told(capsys) == "peek: interrupted\n"
+    assert names(here) == ["in.jsonl"]
+
+
 def test_what_fails_in_the_middle_leaves_nothing(here: Path) -> None:
     (here / "a").write_text("old")
     with suppress(KeyError), write_whole([here / "a", here / "b.gz"]) as (first, second):

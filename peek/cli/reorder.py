@@ -327,6 +327,10 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
         ):
             database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
             yield _OutOfCore(OutOfCoreOrder(database, options.block_tokens), folder / "lines", spool)
+    except RuntimeError as error:
+        if str(error) != "Query interrupted":  # what DuckDB makes of Ctrl-C
+            raise
+        raise KeyboardInterrupt from None
     except duckdb.Error as error:
         raise PeekError(f"--out-of-core: {formats.excerpt(str(error).partition(chr(10))[0])}") from None
 
