@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import tracemalloc
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,28 @@ def test_results_that_are_cut_off_are_restored_without_the_last(here: Path, caps
     assert last == "peek: done.jsonl: 53 requests without a result, 1 bad line left out"
     there = [row for row in results_of(rows) if row in results[:7]]
     assert (here / "back.jsonl").read_text() == "\n".join(there) + "\n"
+
+
+def test_results_are_put_back_in_less_memory_than_they_take(here: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("peek.cli.reorder.SPOOL_BYTES", 1_000_000)
+    write(here / "in.jsonl", json_rows(300))
+    assert reorder(cache=500) == 0
+    results = [f'{{"custom_id": "r-{number}", "text": "{"x" * 50_000}"}}' for number in range(300)]
+    random.Random(0).shuffle(results)
+    (here / "done").write_text("\n".join(results))
+    assert restore("done") == 0  # so that what is imported or cached does not count
+    tracemalloc.start()
+    try:
+        assert restore("done") == 0
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000 < (here / "done").stat().st_size / 2
+    finally:
+        tracemalloc.stop()
+    assert [json.loads(line)["custom_id"] for line in lines(here / "back.jsonl")] == [
+        f"r-{number}" for number in range(300)
+    ]
+    assert sorted(path.name for path in here.iterdir()) == [
+        "back.jsonl", "done", "in.jsonl", "out.jsonl", "out.order"
+    ]  # fmt: skip
 
 
 def test_of_many_bad_results_the_first_of_each_fault_is_named(here: Path, capsys: Capsys) -> None:

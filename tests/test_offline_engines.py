@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from support.batch_files import chat_rows, json_row, json_rows, lines, write
 from support.fixtures import Capsys, Patch
 
-from peek import EngineMismatch, InvalidConfig
+from peek import EngineMismatch, InvalidConfig, InvalidKey
 from peek.cli.main import main
 from peek.offline import generate_sglang, generate_vllm
 from peek.offline.engines import _back
@@ -51,14 +52,15 @@ class Sglang:
 
     def __init__(self, info: dict[str, Any]) -> None:
         self._info = info
+        self.asked: list[Any] = []
         self.tokenizer_manager = SimpleNamespace(tokenizer=SimpleNamespace(encode=encode))
 
     def get_server_info(self) -> dict[str, Any]:
         return self._info
 
     def generate(self, **options: Any) -> list[Any]:
-        batch = options.pop("prompt", None) or options.pop("input_ids")
-        return list(zip(batch, *options.values(), strict=True))
+        self.asked = options.pop("prompt", None) or options.pop("input_ids")
+        return list(zip(self.asked, *options.values(), strict=True))
 
 
 class Column:
@@ -115,6 +117,17 @@ def test_the_engine_is_asked_in_another_order() -> None:
     assert [prompt["cache_salt"] for prompt in llm.asked] == ["0"] * 4 + ["1"] * 4
 
 
+def test_sglang_is_asked_salt_by_salt() -> None:
+    engine = Sglang({"max_total_num_tokens": 6})
+    prompts = [[1, 2, 3, 4, place] for place in range(160)]
+    salts = [f"s{place % 4}" for place in range(160)]
+    generate_sglang(engine, input_ids=prompts, cache_salt=salts, sampling_params=[{}] * 160)
+    asked = [prompt[-1] % 4 for prompt in engine.asked]
+    assert sum(one != other for one, other in pairwise(asked)) < 12
+    generate_sglang(engine, input_ids=prompts, sampling_params=[{}] * 160)
+    assert engine.asked == prompts
+
+
 def test_prompts_with_media_share_nothing() -> None:
     llm = Vllm()
     prompts = [[1, 2, 3, 4, place] if place % 2 else [5, 6, 7, 8, place] for place in range(8)]
@@ -139,13 +152,22 @@ def test_vllm_needs_a_batch(prompts: Any) -> None:
         generate_vllm(Vllm(), prompts)
 
 
+@pytest.mark.parametrize("fault", [None, 1.5, {"prompt_token_ids": 7}])
+def test_what_is_no_prompt_is_named(fault: Any) -> None:
+    with pytest.raises(InvalidKey, match="prompt 1: "):
+        generate_vllm(Vllm(), [[1], fault])
+    with pytest.raises(InvalidKey, match="prompt 1: "):
+        generate_sglang(Sglang({"max_total_num_tokens": 6}), input_ids=[[1], fault])
+
+
 def test_items_for_each_prompt_must_be_as_many() -> None:
     with pytest.raises(InvalidConfig, match="sampling_params has 1 items for 2 prompts"):
         generate_vllm(Vllm(), [[1], [2]], ["s"])
     with pytest.raises(InvalidConfig, match="lora_request has 1 items for 2 prompts"):
         generate_vllm(Vllm(), [[1], [2]], lora_request=[None])
-    with pytest.raises(InvalidConfig, match="lora_path has 1 items for 2 prompts"):
-        generate_sglang(Sglang({"max_total_num_tokens": 6}), ["a", "b"], lora_path=["en"])
+    for name in ("lora_path", "cache_salt", "sampling_params"):
+        with pytest.raises(InvalidConfig, match=f"{name} has 1 items for 2 prompts"):
+            generate_sglang(Sglang({"max_total_num_tokens": 6}), ["a", "b"], **{name: ["en"]})
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=10), st.booleans())
@@ -161,7 +183,9 @@ def test_sglangs_answers_come_back_in_order(texts: list[str], as_ids: bool) -> N
 
 def test_sglang_needs_one_batch() -> None:
     engine = Sglang({"max_total_num_tokens": 6})
-    for wrong in ({}, {"prompt": ["a"], "input_ids": [[1]]}, {"prompt": "a"}, {"input_ids": [1, 2]}):
+    both = {"prompt": ["a"], "input_ids": [[1]]}
+    streamed = {"prompt": ["a"], "stream": True}
+    for wrong in ({}, both, streamed, {"prompt": "a"}, {"input_ids": [1, 2]}):
         with pytest.raises(InvalidConfig):
             generate_sglang(engine, **wrong)
     engine.tokenizer_manager.tokenizer = None
@@ -201,6 +225,17 @@ def test_a_batch_with_one_call(here: Path) -> None:
     places = [row["place"] for row in rows]
     assert sorted(places) == list(range(60)) != places
     assert sorted(path.name for path in here.iterdir()) == ["in.jsonl.gz", "out.jsonl", "runner.py"]
+
+
+def test_a_batch_that_does_not_fit_into_memory(here: Path, capsys: Capsys, monkeypatch: Patch) -> None:
+    pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
+    packed = (here / "in.jsonl.gz").stat().st_size
+    monkeypatch.setattr("peek.cli.reorder.OUT_OF_CORE_BYTES", 5 * packed + 1)  # it unpacks to more
+    assert batch("in.jsonl.gz", "out.jsonl") == 1
+    assert "choose --out-of-core" in capsys.readouterr().err
+    for way in ("--out-of-core", "--in-memory"):
+        assert batch("in.jsonl.gz", "out.jsonl", way) == 0
+        assert len(lines(here / "out.jsonl")) == 60
 
 
 def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: Capsys) -> None:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import random
+import signal
 import stat
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import Any
 import pytest
 from support.batch_files import chat_rows, json_rows, lines, results_of, write
 from support.fixtures import Capsys, Patch
+from support.waiting import PATIENCE_S
 
 import peek
 from peek.cli import reading, writing
@@ -265,6 +267,51 @@ def test_standard_input_and_output(here: Path, way: str) -> None:
     assert names(here) == ["done", "in.jsonl", "o.order", "out.jsonl"]
 
 
+def test_a_batch_gives_standard_output_nothing_but_results(here: Path) -> None:
+    runner = "import shutil, sys; print('starting', flush=True); shutil.copy(sys.argv[1], sys.argv[2])"
+    words = ["--explain", "--cache-tokens", 500, "--", sys.executable, "-c", runner, "{in}", "{out}"]
+    done = run("batch", "-", "-", *words, cwd=here, feed=(here / "in.jsonl").read_bytes())
+    assert (done.returncode, done.stdout.decode().splitlines()) == (0, ROWS)
+    assert b"60 requests" in done.stderr
+    assert b"starting" in done.stderr
+    done = run("batch", "in.jsonl", "out.jsonl", *words, cwd=here)
+    assert b"60 requests" in done.stdout
+    assert b"starting" in done.stdout
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+SLOW_TO_STOP = """
+import signal, sys, time
+def stop(*_):
+    time.sleep(1.0)  # saves what it has
+    with open(sys.argv[1]) as asked, open(sys.argv[2], "w") as out:
+        out.writelines(asked.readlines()[:20])
+    sys.exit(130)
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_runner_that_is_interrupted_may_save_what_it_has(here: Path) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("this run ignores Ctrl-C, and so would the command")
+    words = ["batch", "in.jsonl", "out.jsonl", "--", sys.executable, "-c", SLOW_TO_STOP, "{in}", "{out}"]
+    with subprocess.Popen(
+        [*COMMAND, *words], cwd=here, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    (kept,) = here.glob("out.jsonl.*.work")
+    assert f"kept in {kept / 'results.jsonl'}" in err.decode()
+    assert restore(kept / "results.jsonl", "out.jsonl", "--order", kept / "ordered.order") == 1
+    assert len(lines(here / "out.jsonl")) == 20
+
+
 def test_a_file_that_is_called_like_a_stream(here: Path) -> None:
     (here / "-").mkdir()
     assert run("reorder", "in.jsonl", "-", "--order", "o", cwd=here).returncode == 0
@@ -416,6 +463,22 @@ def test_a_full_disk_for_the_database(here: Path, capsys: Capsys, monkeypatch: P
     monkeypatch.setattr(OutOfCoreOrder, "arrange", fail)
     assert reorder("in.jsonl", "out.jsonl", "--out-of-core") == 1
     assert told(capsys) == "peek: --out-of-core: IO Error: could not write\n"
+    assert names(here) == ["in.jsonl"]
+
+
+def test_ctrl_c_while_the_database_works(here: Path, capsys: Capsys, monkeypatch: Patch) -> None:
+    pytest.importorskip("duckdb")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("this run ignores Ctrl-C, and so would the command")
+
+    def endless(order: OutOfCoreOrder, replicas: int) -> None:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            order._db.execute("SELECT max(hash(range)) FROM range(10000000)")
+
+    monkeypatch.setattr(OutOfCoreOrder, "arrange", endless)
+    assert reorder("in.jsonl", "out.jsonl", "--out-of-core") == 130
+    assert told(capsys) == "peek: interrupted\n"
     assert names(here) == ["in.jsonl"]
 
 

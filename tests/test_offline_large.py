@@ -94,7 +94,7 @@ def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
 
 
 class LocalDataset:
-    """As much of `ray.data.Dataset` as the pipeline asks for, on rows in a list, in batches of seven."""
+    """As much of `ray.data.Dataset` as the pipeline asks for, on rows in a list; batches default to seven."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -117,7 +117,8 @@ class LocalDataset:
     def map_batches(
         self, function: Any, *, fn_kwargs: Any, batch_format: str, batch_size: int | None = 7
     ) -> LocalDataset:
-        parts = [self.rows[i : i + 7] for i in range(0, len(self.rows), 7)]
+        size = batch_size or 7
+        parts = [self.rows[i : i + size] for i in range(0, len(self.rows), size)]
         return self._apply(function, parts, fn_kwargs)
 
     def groupby(self, column: str, num_partitions: int) -> LocalGroups:
@@ -138,6 +139,9 @@ class LocalDataset:
 
     def materialize(self) -> LocalDataset:
         return self
+
+    def count(self) -> int:
+        return len(self.rows)
 
     def take_all(self) -> list[dict[str, Any]]:
         return self.rows

@@ -14,11 +14,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import IO, Final, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input, not held in memory from here on; compressed count 5 x
+SPOOL_BYTES: Final = 500_000_000  # of results, held in memory; more are in a nameless file beside the output
 MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
 IN_PLACE: Final = "{in}"
@@ -54,6 +56,9 @@ class Ordering:
     block_tokens: int = cli.count("Tokens of a cache block.", BLOCK_TOKENS)
     tokenizer: Path | None = cli.tokenizer_path()
     engine: str = cli.value(f"Engine that will run the file: {', '.join(ENGINES)}.", "vllm")
+    out_of_core: bool | None = cli.switch(
+        "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
+    )
     explain: bool = cli.switch("--explain", "Print groups, guard and expected hits.")
 
 
@@ -67,9 +72,6 @@ class ReorderOptions(Ordering):
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
     replicas: int = cli.count("Write one file for each of this many replicas.", 1, 1000)
-    out_of_core: bool | None = cli.switch(
-        "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
-    )
 
 
 def reorder_command(options: ReorderOptions) -> None:
@@ -325,6 +327,10 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
         ):
             database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
             yield _OutOfCore(OutOfCoreOrder(database, options.block_tokens), folder / "lines", spool)
+    except RuntimeError as error:
+        if str(error) != "Query interrupted":  # what DuckDB makes of Ctrl-C
+            raise
+        raise KeyboardInterrupt from None
     except duckdb.Error as error:
         raise PeekError(f"--out-of-core: {formats.excerpt(str(error).partition(chr(10))[0])}") from None
 
@@ -354,34 +360,65 @@ def restore_command(options: RestoreOptions) -> None:
     loads = reading.json_loads()
     with cli.naming(options.order):
         numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
-    lines = {line.number: line for line in reading.read_lines(results)}
     bad = reading.BadLines(results)
-    made = bad.made(lines.values(), lambda line: formats.id_of(line.content, loads))
-    found = {line.number: custom_id for line, custom_id in made}
-    with cli.naming(results):
-        placed, faults = formats.match_results(found, list(lines), numbers, ids, options.by_position)
-    for fault in faults[: reading.SHOWN_FAULTS]:
-        print(f"peek: {results}: {fault}", file=sys.stderr)
-    told = _told(
-        results if placed else f"{results}: nothing written",
-        (len(numbers) - len(placed), "request", "without a result"),
-        (len(found) - len(placed), "result", "without a request"),
-        (bad.count, "bad line", "left out"),
-    )
-    if told and not placed:
-        raise WorkloadError(told)
-    ranked = sorted(placed, key=placed.__getitem__)
-    raw = {number: lines[number].content + lines[number].end for number in ranked}
-    bare = next((number for number in ranked if not lines[number].end), -1)
-    ends = formats.new_ends(bare, ranked[-1], raw[ranked[-1]]) if ranked else {}
-    with write_whole([target]) as (stream,):
-        if reading.is_table(target):
-            reading.copy_rows(results, ranked, stream)
-        else:
-            for number, line in raw.items():
-                stream.write(formats.with_end(line, ends.get(number)))
+    folder = str(cli.real_path(target).parent) if cli.is_regular(target) else None
+    with SpooledTemporaryFile(SPOOL_BYTES, dir=folder) as spool:
+        lines = _Spooled(spool)
+        kept = lines.kept(reading.read_lines(results))
+        made = bad.made(kept, lambda line: formats.id_of(line.content, loads))
+        found = {line.number: custom_id for line, custom_id in made}
+        with cli.naming(results):
+            placed, faults = formats.match_results(
+                found, list(lines.places), numbers, ids, options.by_position
+            )
+        for fault in faults[: reading.SHOWN_FAULTS]:
+            print(f"peek: {results}: {fault}", file=sys.stderr)
+        told = _told(
+            results if placed else f"{results}: nothing written",
+            (len(numbers) - len(placed), "request", "without a result"),
+            (len(found) - len(placed), "result", "without a request"),
+            (bad.count, "bad line", "left out"),
+        )
+        if placed or not told:
+            _write_back(lines, sorted(placed, key=placed.__getitem__), options)
     if told:
         raise WorkloadError(told)
+
+
+def _write_back(lines: _Spooled, ranked: list[int], options: RestoreOptions) -> None:
+    """Write the results with these numbers, in this order."""
+    bare = lines.bare if lines.bare in ranked else -1
+    ends = formats.new_ends(bare, ranked[-1], lines.raw(ranked[-1])) if ranked else {}
+    with write_whole([options.target]) as (stream,):
+        if reading.is_table(options.target):
+            reading.copy_rows(options.results, ranked, stream)
+        else:
+            for number in ranked:
+                stream.write(formats.with_end(lines.raw(number), ends.get(number)))
+
+
+class _Spooled:
+    """Lines by number, in a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.places: dict[int, tuple[int, int]] = {}  # place and size of each line, with its end
+        self.bare = -1  # number of the line that has no end
+
+    def kept(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield the lines, each once it is kept."""
+        for line in lines:
+            raw = line.content + line.end
+            self.places[line.number] = self._file.tell(), len(raw)
+            self._file.write(raw)
+            if not line.end:
+                self.bare = line.number
+            yield line
+
+    def raw(self, number: int) -> bytes:
+        place, size = self.places[number]
+        self._file.seek(place)
+        return self._file.read(size)
 
 
 # -- peek batch -------------------------------------------------------------------------------------------
@@ -410,20 +447,23 @@ def batch_command(options: BatchOptions) -> None:
     with work_folder([options.target], RESULTS) as folder:
         ordered, results = folder / "ordered.jsonl", folder / RESULTS
         ordering = {field.name: getattr(options, field.name) for field in fields(Ordering)}
-        fault, failed = _reorder(ReorderOptions(target=ordered, **ordering))
+        told = sys.stderr if options.target == cli.STREAM else sys.stdout  # what is no result
+        with redirect_stdout(told):
+            fault, failed = _reorder(ReorderOptions(target=ordered, **ordering))
         if not fault or ordered.stat().st_size:
             try:
-                _run(options.command, ordered, results)
+                _run(options.command, ordered, results, None if told is sys.stdout else told)
                 restore_command(RestoreOptions(results, options.target, ordered.with_suffix(".order")))
             except PeekError as error:
                 raise PeekError("; ".join(filter(None, (str(error), fault)))) from None
     _say(fault, failed)
 
 
-def _run(command: list[str], ordered: Path, results: Path) -> None:
+def _run(command: list[str], ordered: Path, results: Path, stdout: IO[str] | None) -> None:
     words = [word.replace(IN_PLACE, str(ordered)).replace(OUT_PLACE, str(results)) for word in command]
     try:
-        code = subprocess.run(words, check=False).returncode
+        with subprocess.Popen(words, stdout=stdout) as runner:
+            code = _waited(runner)
     except OSError as error:
         reason = "no such program" if isinstance(error, FileNotFoundError) else error.strerror
         raise PeekError(f"{words[0]}: {reason}") from None
@@ -431,3 +471,15 @@ def _run(command: list[str], ordered: Path, results: Path) -> None:
         raise PeekError(f"{words[0]}: {f'ended by signal {-code}' if code < 0 else f'exit status {code}'}")
     if not results.exists():
         raise PeekError(f"{words[0]}: has written no results to {OUT_PLACE}")
+
+
+def _waited(runner: subprocess.Popen[bytes]) -> int:
+    """Return the exit code.  Ctrl-C reaches the runner, too, which may save what it has; another kills."""
+    try:
+        return runner.wait()
+    except KeyboardInterrupt:
+        try:
+            runner.wait()
+        finally:
+            runner.kill()
+        raise

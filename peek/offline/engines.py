@@ -5,8 +5,7 @@ These functions read the caller's engine's tokenizer and the size of its cache, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Sequence, Sized
 from typing import Any, Final, NamedTuple
 
 from peek.errors import EngineMismatch, InvalidConfig
@@ -74,31 +73,35 @@ def generate_sglang(
     Args:
         engine: a `sglang.Engine`.
         prompt: the batch as texts, instead of `input_ids`.
-        sampling_params: one object for all prompts, or a list with one per prompt.
+        sampling_params: one object for all prompts, or a sequence with one per prompt.
         input_ids: the batch as token ids, instead of `prompt`.
         cache_tokens: size of the KV cache in tokens; None reads it from `engine`.
         options: other arguments of `Engine.generate`; a list as long as the batch has one item per prompt.
 
-    Returns the outputs in the order of the batch.  `EngineMismatch` if `engine` does not tell the size of its
-    cache, or has no tokenizer for texts; `InvalidConfig` for neither or both of `prompt` and `input_ids`, one
-    prompt in place of a batch, or a list `lora_path` that is not as long as the batch.
+    Returns the outputs in the order of the batch; with the sampling parameter `n`, those of a prompt are
+    neighbours.  `EngineMismatch` if `engine` does not tell the size of its cache, or has no tokenizer for
+    texts; `InvalidConfig` for neither or both of `prompt` and `input_ids`, one prompt in place of a batch,
+    a `stream`, or `sampling_params`, `lora_path` or `cache_salt` not as long as the batch.
     """
     if (prompt is None) == (input_ids is None):
         raise InvalidConfig("give one of prompt and input_ids")
+    if options.get("stream"):
+        raise InvalidConfig("stream=True: a stream is in the order in which prompts run")
     batch = _batch(input_ids if prompt is None else prompt)
     cache, block = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
     tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
     if prompt is not None and tokenizer is None:
         raise EngineMismatch("the engine has no tokenizer: give token ids")
     ids = batch if prompt is None else [tokenizer.encode(text) if text else NOTHING for text in batch]
-    tokens, n = [each if len(each) else NOTHING for each in ids], len(batch)
-    namespaces = [str(each or "") for each in _for_each("lora_path", options.get("lora_path"), n)]
+    tokens, n = list(map(_not_empty, ids)), len(batch)
+    loras, salts = (_for_each(name, options.get(name), n) for name in ("lora_path", "cache_salt"))
+    namespaces = list(map(_namespace, loras, salts))
     order = reorder(
         tokens, cache_tokens=cache, block_tokens=block, engine="sglang", namespaces=namespaces
     ).order
     options["sampling_params"] = sampling_params
-    per_prompt = [name for name, value in options.items() if isinstance(value, list) and len(value) == n]
-    given = _permuted(options, per_prompt, order)
+    per_prompt = [name for name, value in options.items() if _is_per_prompt(name, value, n)]
+    given = _permuted(options, ["sampling_params", *per_prompt], order)
     given["input_ids" if prompt is None else "prompt"] = [batch[place] for place in order]
     return _back(engine.generate(**given), order)
 
@@ -153,8 +156,12 @@ def _vllm_tokens(prompt: Any, llm: Any) -> Any:
     if isinstance(prompt, dict):
         ids = prompt.get("prompt_token_ids")
         prompt = ids if ids is not None else prompt.get("prompt", "")
-    tokens = llm.get_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
-    return tokens if len(tokens) else NOTHING
+    return _not_empty(llm.get_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt)
+
+
+def _not_empty(tokens: Any) -> Any:
+    """Return the tokens, `NOTHING` for none; what has no length is no prompt, and `reorder` names it."""
+    return NOTHING if isinstance(tokens, Sized) and len(tokens) == 0 else tokens
 
 
 def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
@@ -164,8 +171,17 @@ def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
         salt = str(prompt.get("cache_salt") or "")
         if prompt.get("multi_modal_data"):
             salt += f"/media {place}"
-    name = "" if lora is None else str(getattr(lora, "lora_name", lora))
-    return f"{name}/{salt}" if name or salt else ""
+    return _namespace(getattr(lora, "lora_name", lora), salt)
+
+
+def _namespace(lora: Any, salt: Any) -> str:
+    return f"{lora or ''}/{salt or ''}" if lora or salt else ""
+
+
+def _is_per_prompt(name: str, value: Any, n: int) -> bool:
+    """Return whether an option of `Engine.generate` has one item for each of `n` prompts."""
+    is_for_all = name == "token_ids_logprob" and not (value and isinstance(value[0], list))
+    return isinstance(value, list) and len(value) == n and not is_for_all
 
 
 def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -> dict[str, Any]:
@@ -188,4 +204,8 @@ def _for_each(name: str, value: Any, n: int) -> Sequence[Any]:
 
 
 def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:
-    return [output for _, output in sorted(zip(order, outputs, strict=True), key=itemgetter(0))]
+    """Return the outputs in the batch's order; SGLang gives `n` of them for each prompt, side by side."""
+    each = max(len(outputs) // max(len(order), 1), 1)
+    places = [place * each + sample for place in order for sample in range(each)]
+    answers = dict(zip(places, outputs, strict=True))
+    return [answers[place] for place in range(len(answers))]

@@ -37,6 +37,25 @@ def batch() -> list[list[int]]:
     return [rnd.choice(prefixes) + tokens for tokens in own]
 
 
+GREEDY = {"temperature": 0, "ignore_eos": True, "max_new_tokens": 3}
+OTHERS: dict[str, dict[str, Any]] = {
+    "two answers to each": {"sampling_params": {**GREEDY, "n": 2}},
+    "a tuple": {"sampling_params": tuple({**GREEDY, "max_new_tokens": 2 + place % 3} for place in range(40))},
+    "as many tokens as prompts": {
+        "sampling_params": GREEDY,
+        "return_logprob": True,
+        "token_ids_logprob": list(range(100, 140)),
+    },
+}
+"""Arguments for the first 40 prompts that `generate_sglang` hands on or puts into another order."""
+
+
+def told(output: dict[str, Any]) -> list[Any]:
+    """The tokens of an answer, and the tokens whose probabilities were asked for, as ordered."""
+    asked = output["meta_info"].get("output_token_ids_logprobs") or []
+    return [output["output_ids"], [[token for _, token, *_ in each] for each in asked]]
+
+
 def stock(engine: Any, **options: Any) -> list[Any]:
     answers: list[Any] = engine.generate(**options)
     return answers
@@ -52,12 +71,14 @@ def played(model: str, prompts: list[list[int]], generate: Callable[..., list[An
         started = time.perf_counter()
         outputs = generate(engine, input_ids=prompts, sampling_params=sampling)
         seconds = time.perf_counter() - started
+        more = {name: generate(engine, input_ids=prompts[:40], **asked) for name, asked in OTHERS.items()}
     finally:
         engine.shutdown()
     tokens = [list(output["output_ids"]) for output in outputs]
     assert [len(each) for each in tokens] == lengths
     cached = sum(output["meta_info"]["cached_tokens"] for output in outputs)
-    return {"cached": cached, "tokens": tokens, "seconds": seconds, "cache": list(size)}
+    others = {name: [told(output) for output in outputs] for name, outputs in more.items()}
+    return {"cached": cached, "tokens": tokens, "seconds": seconds, "cache": list(size), "others": others}
 
 
 def main(model: str, where: str) -> None:
@@ -72,6 +93,7 @@ def main(model: str, where: str) -> None:
         "hit_reordered": ours["cached"] / total,
         "expected": [plan.expected_hit_before, plan.expected_hit_after],
         "same_results": came["tokens"] == ours["tokens"],
+        "same_others": {name: came["others"][name] == ours["others"][name] for name in OTHERS},
         "seconds": [came["seconds"], ours["seconds"]],
     }
     Path(where).write_text(json.dumps(found))

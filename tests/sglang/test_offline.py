@@ -18,6 +18,8 @@ def test_reordered_prompts_hit_and_results_stay(tmp_path: Path) -> None:
     run_python(tmp_path, str(script), write_model(tmp_path / "model"), str(result))
     found = json.loads(result.read_text())
     assert found["same_results"]
+    assert len(found["same_others"]) == 3
+    assert all(found["same_others"].values()), found["same_others"]
     assert found["cache"] == [1600, 1]
     assert found["hit_stock"] < 0.2
     assert found["hit_reordered"] > 0.7

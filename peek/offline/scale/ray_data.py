@@ -26,7 +26,7 @@ from peek.offline.shape import Ints
 PATH: Final = "peek_path"
 BUCKET: Final = "peek_bucket"
 
-SUMMARY_ROWS: Final = 1024  # sorted rows between two places where a replica's part may end
+SUMMARIES: Final = 64  # places for each replica, among the sorted rows, where its part may end
 
 Rows = dict[str, Any]
 
@@ -64,7 +64,7 @@ def reorder_dataset(
     they are in the order of `reorder(prompts, simulate=False)`, ties included.  `InvalidConfig` for
     `replicas` or `partitions` below 1.
 
-    Memory of the driver: the hot prefixes, and one summary per 1024 rows.
+    Memory of the driver: the hot prefixes, and `SUMMARIES` summaries of rows for each replica.
     """
     if replicas < 1 or partitions < 1:
         raise InvalidConfig(f"{replicas} replicas, {partitions} partitions: less than one")
@@ -199,8 +199,9 @@ def summarise(batch: Rows, columns: Columns) -> Rows:
 def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
     if replicas == 1:
         return [ordered]
+    size = ordered.count() // (SUMMARIES * replicas) + 1
     rows = ordered.map_batches(
-        summarise, fn_kwargs={"columns": columns}, batch_format="numpy", batch_size=SUMMARY_ROWS
+        summarise, fn_kwargs={"columns": columns}, batch_format="numpy", batch_size=size
     ).take_all()
     rows.sort(key=itemgetter("first"))
     ends, starts = ["", *(row["last"] for row in rows[:-1])], [row["first"] for row in rows]
