@@ -202,6 +202,20 @@ def test_time_in_which_none_waits_is_no_pace() -> None:
     assert at(1e6 + 7200.1) == pytest.approx(10_000.0)
 
 
+def test_the_pace_outlives_a_pause() -> None:
+    """Requests waited while the engine slept for an hour; it is as fast as before."""
+    pace = Pace()
+    for tenth in range(600):
+        pace.at(tenth / 10, True)
+        pace.admitted(100.0, True)
+    awake = 3660.0
+    assert pace.at(awake, True) > 250.0
+    for tenth in range(1, 101):
+        pace.admitted(100.0, True)
+        pace.at(awake + tenth / 10, True)
+    assert pace.at(awake + 10.0, True) > 650.0
+
+
 def test_a_clock_that_is_set_back_begins_a_new_stretch() -> None:
     pace = Pace()
     pace.at(7000.0, True)

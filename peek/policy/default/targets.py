@@ -25,7 +25,8 @@ from peek.policy.lanes import FAIR_LANE
 from peek.request import PendingRequest
 
 _MEMORY_S: Final = 10.0
-"""Seconds that the engine's pace looks back on: some of its steps, and a small part of a change of load."""
+"""Seconds that the engine's pace looks back on: some of its steps, and a small part of a change of load.  The
+time between two plans counts no longer than that."""
 
 _MOST_LEAD: Final = 16384.0
 """Maximum work that a lane can be behind by, in tokens: two steps, so that a lane that was empty does not
@@ -57,7 +58,7 @@ class Pace:
 
         `waits`: whether any request waits.
         """
-        passed = now - self._last_s
+        passed = min(now - self._last_s, _MEMORY_S)  # a longer stretch is a pause: asleep, new weights
         if passed != 0.0:  # not a number before the first plan, below 0 where the clock was set back
             if self._waits and passed > 0.0:
                 kept = exp(-passed / _MEMORY_S)
