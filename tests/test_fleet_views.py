@@ -11,7 +11,7 @@ from support.fleets import ModelReplica, NaiveCacheOf, Prompt, tokens_of
 from support.listening import matched
 
 from peek import DualWalk, PendingRequest, PendingTree
-from peek.errors import InvalidKey
+from peek.errors import InvalidConfig, InvalidKey
 from peek.fleet import EventView, FleetConfig, FleetPlanner, RoutedHistory
 from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stealing import Raid
@@ -160,6 +160,26 @@ def test_history_keeps_the_protocol() -> None:
         history.note(str(number), pack(key), "")
         model.append(("", key))
     check_cache_view(history, lambda key, namespace: longest(model, (namespace, key)))
+
+
+@pytest.mark.parametrize("view", [RoutedHistory, EventView])
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [
+        ((-1, 1), "capacity is -1;"), ((2**61, 1), "capacity is 2305843009213693952;"),
+        ((2**64, 1), "capacity is 18446744073709551616;"), ((9, 0), "unit_tokens is 0;"),
+        ((9, 2**63), "unit_tokens is 9223372036854775808;"),
+    ],
+)  # fmt: skip
+def test_a_cache_of_an_impossible_size_is_refused(view: type, sizes: tuple[int, int], named: str) -> None:
+    with pytest.raises(InvalidConfig, match=named):
+        view(*sizes)
+
+
+def test_a_cache_of_the_largest_size_keeps_what_it_is_told() -> None:
+    view = EventView(2**60)
+    view.stored([7], None, pack([1, 2, 3]))
+    assert matched(view, [1, 2, 3, 4], "") == 3
 
 
 # -- taking over -----------------------------------------------------------------------------------------

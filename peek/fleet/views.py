@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 from mypy_extensions import i64
 
 from peek.errors import InvalidKey
+from peek.settings import require_whole
 from peek.trie.dual_walk import checked_step
-from peek.trie.keys import SYMBOL_BYTES, match_span
+from peek.trie.keys import MAX_SYMBOL, SYMBOL_BYTES, match_span
 from peek.trie.node import Node
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView, edge_bytes
@@ -28,6 +29,11 @@ MOST_NOTED: Final = 256  # changes that the planner can catch up with; after mor
 MOST_NOTED_BYTES: Final = 2**20  # of the keys among these: some long prompts, as all replicas keep so many
 
 
+def _check_sizes(capacity: int, unit_tokens: int) -> None:
+    require_whole("capacity", capacity, 0, 2**60)
+    require_whole("unit_tokens", unit_tokens, 1, MAX_SYMBOL)
+
+
 @final
 class RoutedHistory:
     """`CacheView` over the newest prompts of one replica.
@@ -37,11 +43,14 @@ class RoutedHistory:
     The capacity bounds the memory.
 
     Args:
-        capacity: symbols that the replica's cache has room for.
+        capacity: symbols that the replica's cache has room for, 0 .. 2**60.
         unit_tokens: tokens per symbol.
+
+    Raises `InvalidConfig` for an impossible number.
     """
 
-    def __init__(self, capacity: i64, unit_tokens: i64 = 1) -> None:
+    def __init__(self, capacity: int, unit_tokens: int = 1) -> None:
+        _check_sizes(capacity, unit_tokens)
         self.unit_tokens: int = unit_tokens
         self.block_symbols: int = 1
         self.capacity: i64 = capacity
@@ -358,11 +367,14 @@ class EventView:
     more.  If news of removals was lost, the runs that have grown least recently are dropped.
 
     Args:
-        capacity: symbols that the replica's cache has room for.
+        capacity: symbols that the replica's cache has room for, 0 .. 2**60.
         unit_tokens: tokens per symbol.
+
+    Raises `InvalidConfig` for an impossible number.
     """
 
-    def __init__(self, capacity: i64, unit_tokens: i64 = 1) -> None:
+    def __init__(self, capacity: int, unit_tokens: int = 1) -> None:
+        _check_sizes(capacity, unit_tokens)
         self.unit_tokens: int = unit_tokens
         self.block_symbols: int = 1
         self.capacity: i64 = capacity
