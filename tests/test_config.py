@@ -318,7 +318,8 @@ def test_a_dictionary_is_checked(options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: ClpmScheduler(theta=0), lambda: ClpmScheduler(tau=-1), lambda: LongestPrefix(queue_limit=0),
+        lambda: ClpmScheduler(theta=0), lambda: ClpmScheduler(tau=-1), lambda: ClpmScheduler(theta=2**63),
+        lambda: ClpmScheduler(tau=2**64), lambda: LongestPrefix(queue_limit=0),
         lambda: Hrrn(queue_limit=-3), lambda: DemandEviction("cluster", 0.0),
     ],
 )  # fmt: skip

@@ -373,9 +373,9 @@ def test_a_policy_that_forgets_its_base_class_is_refused() -> None:
         Planner(policy=Forgetful())
 
 
-@pytest.mark.parametrize("unit_tokens", [0, -16])
-def test_symbols_of_no_tokens_are_refused(unit_tokens: int) -> None:
-    with pytest.raises(InvalidConfig, match=f"unit_tokens is {unit_tokens}; need at least 1"):
+@pytest.mark.parametrize("unit_tokens", [0, -16, 2**31, 2**64])
+def test_symbols_of_impossible_sizes_are_refused(unit_tokens: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"unit_tokens is {unit_tokens}; need a whole number"):
         Planner(unit_tokens=unit_tokens)
 
 

@@ -18,8 +18,9 @@ from peek.planner.stats import PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle, Iterated, Listed, RequestStream
 from peek.policy.lanes import Lanes
 from peek.request import PendingRequest
+from peek.settings import require_whole
 from peek.trie.continuations import Continuations
-from peek.trie.keys import heads_of
+from peek.trie.keys import MAX_SYMBOL, heads_of
 from peek.trie.pending_tree import PendingTree
 
 
@@ -29,7 +30,7 @@ class PolicyCalls:
 
     The arguments are those of `Planner`; `stats` counts faults.
 
-    Raises `InvalidConfig` for objects of another kind and for `unit_tokens` below 1.
+    Raises `InvalidConfig` for objects of another kind and for impossible `unit_tokens`.
     """
 
     def __init__(
@@ -41,8 +42,7 @@ class PolicyCalls:
             raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
         if not hasattr(policy, "reads_heads"):
             raise InvalidConfig(f"{type(policy).__name__}.__init__ did not call super().__init__()")
-        if unit_tokens < 1:
-            raise InvalidConfig(f"unit_tokens is {unit_tokens}; need at least 1")
+        require_whole("unit_tokens", unit_tokens, 1, MAX_SYMBOL)
         if not learns:
             policy.reads_heads = False
         self.policy: AdmissionPolicy = policy

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from mypy_extensions import i64, mypyc_attr
 
-from peek.errors import InvalidConfig
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.sections import PIONEER, SIBLING, TAU, THETA, WARM, assign_sections
-from peek.request import SINGLETON, PendingRequest
+from peek.request import MAX_TOKENS, SINGLETON, PendingRequest
+from peek.settings import require_whole
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -25,11 +25,9 @@ class ClpmScheduler(AdmissionPolicy):
     """
 
     def __init__(self, theta: int = THETA, tau: int = TAU, group_major: bool = False) -> None:
+        require_whole("theta", theta, 1, MAX_TOKENS)
+        require_whole("tau", tau, 0, MAX_TOKENS)
         super().__init__(needs_sharing=True, theta=theta)
-        if theta < 1:
-            raise InvalidConfig(f"theta is {theta}; need at least 1 token")
-        if tau < 0:
-            raise InvalidConfig(f"tau is {tau}; need at least 0 tokens")
         self.tau: i64 = tau
         self.group_major = group_major
 
