@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Iterator
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -244,6 +245,8 @@ def test_the_engine_sets_the_spacing() -> None:
     [
         ({"mode": "deep"}, "'deep'"), ({"engine": "tgi"}, "'tgi'"), ({"block_tokens": 0}, "0"),
         ({"replicas": 0}, "0"), ({"cache_tokens": 15}, "15"), ({"pioneer_spacing": -1}, "-1"),
+        ({"min_gain": nan}, "min_gain is nan; need -1 .. 1"), ({"min_gain": 1.5}, "min_gain is 1.5"),
+        ({"cache_tokens": 2**70}, "1180591620717411303424"), ({"block_tokens": 2**63}, "9223372036854775808"),
         ({"namespaces": []}, "0 namespaces for 1"), ({"namespaces": ["", "a"], "mode": "paper"}, "2 names"),
     ],
 )  # fmt: skip

@@ -28,6 +28,7 @@ from peek.offline.shape import (
     shape_of,
     shared_depth,
 )
+from peek.request import MAX_TOKENS
 from peek.trie.keys import pack
 
 CACHE_TOKENS: Final = 50_000  # default size of the engine's cache in tokens: the paper's arena
@@ -131,8 +132,8 @@ def reorder(
         replicas: number of engines to divide the order over, by uncached tokens; see `Reordering.shares`.
 
     Raises `InvalidKey` for a prompt that is no token sequence, and `InvalidConfig` for an unknown mode or
-    engine, a size or number below 1, a spacing below 0, a cache of less than one block, or namespaces that
-    are not as many as prompts.
+    engine, a size or number below 1 or beyond 2**53, a spacing below 0, a gain beyond -1 .. 1, a cache of
+    less than one block, or namespaces that are not as many as prompts.
 
     Cost: one pass over the tokens (about 3 ns each from lists), two in mode "paper", and O(n log n) array
     operations.
@@ -140,7 +141,7 @@ def reorder(
     kind = engine_named(engine)
     if pioneer_spacing is not None:
         kind = kind._replace(spacing=pioneer_spacing)
-    _check(mode, cache_tokens, block_tokens, replicas, kind.spacing)
+    _check(mode, cache_tokens, block_tokens, replicas, kind.spacing, min_gain)
     cache = cache_tokens if simulate else 0
     prompts = by_place(prompts)
     if mode == "full":
@@ -185,13 +186,19 @@ def arrange(
     return result
 
 
-def _check(mode: str, cache_tokens: int, block_tokens: int, replicas: int, spacing: int) -> None:
+def _check(
+    mode: str, cache_tokens: int, block_tokens: int, replicas: int, spacing: int, min_gain: float
+) -> None:
     if mode not in MODES:
         raise InvalidConfig(f"mode {mode!r} is unknown; valid: {', '.join(MODES)}")
-    numbers = (("replicas", replicas, 1), ("block_tokens", block_tokens, 1), ("pioneer_spacing", spacing, 0))
-    for name, number, least in numbers:
-        if number < least:
-            raise InvalidConfig(f"{name} is {number}, less than {least}")
+    numbers = (
+        ("replicas", replicas, 1, MAX_TOKENS), ("block_tokens", block_tokens, 1, MAX_TOKENS),
+        ("cache_tokens", cache_tokens, 1, MAX_TOKENS), ("pioneer_spacing", spacing, 0, MAX_TOKENS),
+        ("min_gain", min_gain, -1, 1),
+    )  # fmt: skip
+    for name, number, least, most in numbers:
+        if not least <= number <= most:
+            raise InvalidConfig(f"{name} is {number}; need {least} .. {most}")
     if cache_tokens < block_tokens:
         raise InvalidConfig(f"cache_tokens is {cache_tokens}, less than one block of {block_tokens}")
 
