@@ -279,4 +279,13 @@ class Upside(EvictionPolicy):
 
 
 def test_a_policy_of_ones_own() -> None:
-    assert (Upside().score(10, 0, 0.0), Upside().score(0, 0, 0.0)) == (990.0, 0.0)
+    """It scores in place of the configured one, also where that leaves eviction to the engine."""
+    for config in (PeekConfig(), PeekConfig(eviction="plain")):
+        planner = Planner(config, eviction=Upside())
+        for name, key in (("a", [1] * 5), ("b", [1] * 5), ("c", [2] * 3)):
+            planner.add(PendingRequest(name, key, 0.0))
+        cache = Blocks([("", (1,) * 5), ("", (2,) * 3), ("", (3,))])
+        planner.plan(cache, NOW)
+        assert planner.evicts
+        scores = [planner.eviction_score(cache.node_ids["", key]) for key in ((1,) * 5, (2,) * 3, (3,))]
+        assert scores == [990.0, 997.0, 0.0]

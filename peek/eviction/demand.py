@@ -18,7 +18,10 @@ from peek.errors import InvalidConfig
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EvictionPolicy:
-    """Scores a cached node or block by the demand that the queue has for it."""
+    """Scores a cached node or block by the demand that the queue has for it.
+
+    A subclass of your own is an argument of `Planner`.
+    """
 
     def score(self, peak: i64, levels: i64, idle_s: float) -> float:
         """Return the score of a node; the lowest goes first, 0.0 says that no waiting request needs it.

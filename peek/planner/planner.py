@@ -22,6 +22,7 @@ from mypy_extensions import i64
 
 from peek.config import PeekConfig
 from peek.errors import DuplicateRequest, InvalidConfig, InvalidKey, PolicyFault, UnknownRequest
+from peek.eviction.demand import EvictionPolicy
 from peek.eviction.index import MarkIndex, demand_of
 from peek.planner.calls import Drawn, PolicyCalls
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan, Upcoming, first_of
@@ -48,6 +49,7 @@ class Planner:
         timer: returns seconds; fills the durations in `stats`.
         lanes: merges the policy's order with a fair one.  The configured policy has the configured lanes; a
             `policy` of your own has none unless they are given here.
+        eviction: an `EvictionPolicy` of your own in place of the configured one; `eviction_score` asks it.
         in_flight_gate: whether the engine shows a prefix to others only when its prefill ends, and the driver
             calls `prefilled`.  Siblings of a prefill under way then wait for it.  Several planners of one
             engine share a `PrefillsInFlight`, given here.
@@ -72,6 +74,7 @@ class Planner:
         timer: Callable[[], float] | None = None,
         *,
         lanes: Lanes | None = None,
+        eviction: EvictionPolicy | None = None,
         in_flight_gate: bool | PrefillsInFlight = False,
         strict: bool = False,
         plan_lasts_s: float = 0.0,
@@ -95,7 +98,7 @@ class Planner:
             self._in_flight = PrefillsInFlight()
         self._signals = Signals(self.tree, self._in_flight, self.stats)
         self._arrivals = ArrivalOrder()
-        self._eviction = settings.build_eviction()
+        self._eviction = settings.build_eviction() if eviction is None else eviction
         self._marks = MarkIndex(self.tree)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
@@ -468,8 +471,8 @@ class Planner:
     def eviction_score(self, node_id: SupportsIndex, idle_s: float = 0.0) -> float:
         """How much the queue needs a cached node or block; the lowest goes first, 0.0 is no demand.
 
-        O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when the
-        configuration leaves eviction to the engine.  Before the first plan it is 0.0, too, except for
+        O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when eviction is
+        left to the engine.  Before the first plan it is 0.0, too, except for
         `chained` keys.
 
         Args:
