@@ -1,7 +1,7 @@
 """The command `peek`, also as `python -m peek`.
 
-If the packages of the extra `cli` are missing, or another distribution has overwritten or removed files of
-this one, the command prints one line that says so in place of a traceback.
+If the packages of the extra `cli` are missing, another distribution has overwritten or removed files of this
+one, or Ctrl-C comes while all this is imported, the command prints one line in place of a traceback.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ def main() -> int:
             raise
         sys.stderr.write(f"peek: {reason}\n")
         return 1
+    except KeyboardInterrupt:  # before the command's own `main` can say it
+        sys.stderr.write("peek: interrupted\n")
+        return 130
     return command()
 
 

@@ -175,6 +175,16 @@ def test_the_command_without_its_extra_says_so_in_one_line() -> None:
     assert done.stderr == "peek: the command needs typer and rich: pip install 'peek-kv[cli]'\n"
 
 
+def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
+    """As a signal comes: raised between two steps of an import."""
+    interrupted = (
+        "import sys; from peek.__main__ import main; sys.modules['typer'] = Late(); sys.exit(main())"
+    )
+    code = f"class Late:\n def __getattr__(self, name): raise KeyboardInterrupt\n{interrupted}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "peek: interrupted\n")
+
+
 def test_the_extra_brings_what_the_command_imports(sdist: dict[str, bytes]) -> None:
     metadata = Parser().parsestr(sdist["PKG-INFO"].decode())
     needed = metadata.get_all("Requires-Dist") or []
