@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import shutil
@@ -155,6 +156,22 @@ def test_the_command_survives_an_overwritten_package(tmp_path: Path, is_known: b
         assert told.stderr == f"peek: {OTHER} {advice([OTHER])}\n"
     else:
         assert "ImportError" in told.stderr
+
+
+def test_bytecode_without_sources_is_no_compiled_build(tmp_path: Path) -> None:
+    """As images are slimmed and programs are frozen."""
+    package = tmp_path / "peek"
+    shutil.copytree(Path(peek.__file__).parent, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    assert compileall.compile_dir(package, quiet=1, legacy=True)
+    for source in package.rglob("*.py"):
+        source.unlink()
+    code = "import peek; tree = peek.PendingTree(); tree.insert('a', [7, 8]); "
+    code += "print(peek.backend(), tree.pending_count([7]), peek.trie.keys.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
+    assert shown.stdout.decode().split() == ["interpreted", "1", str(package / "trie" / "keys.pyc")]
 
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich'])); "

@@ -28,7 +28,7 @@ try:
 except ImportError:  # pragma: no cover - an interpreted install on a platform without librt
     pass
 
-COMPILED: Final = not __file__.endswith(".py")
+COMPILED: Final = not __file__.endswith((".py", ".pyc"))  # without sources, or frozen, it is a .pyc
 """True when mypyc compiled this module."""
 
 SYMBOL_BYTES: Final = 4
