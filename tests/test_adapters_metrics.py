@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,18 @@ def test_from_the_process_of_the_scheduler_to_that_of_the_api(
     assert "# TYPE peek_plan_duration_seconds histogram" in ran.stdout
     assert len({line.split("{")[0] for line in ran.stdout.splitlines() if line.startswith("peek_")}) >= 12
     assert not list(tmp_path.glob("peek-metrics-*")), "the folder is gone with its process"
+
+
+def test_where_no_file_can_be_written_nothing_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose file system is read-only; vLLM calls it in each process and would not start."""
+    for name in (export.ENGINES_FOLDER, export.OUR_FOLDER):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+    export.offer()
+    assert export.OUR_FOLDER not in os.environ
 
 
 FULL = """

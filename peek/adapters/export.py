@@ -51,9 +51,10 @@ def offer() -> None:
         return
     try:
         from prometheus_client import REGISTRY
-    except ImportError:
+
+        path = Path(tempfile.gettempdir(), f"peek-metrics-{uuid4().hex}")
+    except (ImportError, OSError):  # nothing to show them with, or nowhere to write
         return
-    path = Path(tempfile.gettempdir(), f"peek-metrics-{uuid4().hex}")
     os.environ[OUR_FOLDER] = str(path)
     _named.add(str(path))
     REGISTRY.register(FolderCollector(path))
