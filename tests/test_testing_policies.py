@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from itertools import cycle as endlessly
+from math import inf
 from typing import Any
 
 import pytest
@@ -409,6 +410,11 @@ def test_a_bound_that_holds() -> None:
 def test_a_bound_that_does_not_hold(policy: Callable[[], AdmissionPolicy]) -> None:
     with pytest.raises(AssertionError, match=r"r\d waited [\d.]+ s, the bound allows [\d.]+ s"):
         check_policy(policy, bound=lambda ahead_s, largest_s: ahead_s, examples=300)
+
+
+def test_a_bound_that_is_no_number_does_not_hold() -> None:
+    with pytest.raises(AssertionError, match="the bound allows nan s"):
+        check_policy(FirstCome, bound=lambda ahead_s, largest_s: inf - inf, examples=5)
 
 
 # -- wrong usage ----------------------------------------------------------------------------------------

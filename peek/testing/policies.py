@@ -369,7 +369,7 @@ def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound)
         first = replay.prepare(tuple(cached), clock, policy.theta).order(policy)[0]
         row = waiting.pop(first)
         waited, allowed = clock - row.arrival_time, bound(ahead_s[first], largest_s)
-        if waited > allowed + 1e-6:
+        if not waited <= allowed + 1e-6:  # nor is NaN a bound
             lines = [
                 f"{type(policy).__name__}: {first} waited {waited:g} s, the bound allows {allowed:g} s",
                 f"  engine: {TOKENS_PER_S:g} tokens a second, one prompt at a time, forgets nothing",
