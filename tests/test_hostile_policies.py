@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.queues import NOW, cache_of, planner_of, rows_of
+from support.queues import NOW, Blocks, cache_of, planner_of, rows_of
 
 from peek import (
     AdmissionPolicy,
@@ -239,6 +239,31 @@ def test_what_ends_a_process_is_not_held_up(where: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         planner.plan(CACHE, NOW)
     planner.add(PendingRequest("r4", [1, 2, 9], 9.0))
+
+
+class Interrupted(Blocks):
+    """A cache in whose `advance` Ctrl-C comes, in call number `calls` from now."""
+
+    calls = 0
+
+    def advance(self, cursor: Any, segment: memoryview, offset: int) -> Any:
+        self.calls -= 1
+        if self.calls == 0:
+            raise KeyboardInterrupt
+        return super().advance(cursor, segment, offset)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("label", ["peek", "peek:ttft_target_s=2", "clpm+gm+dl+pe", "hrrn+lru"])
+def test_ctrl_c_in_a_view_leaves_the_planner_whole(label: str, calls: int) -> None:
+    rows = rows_of([1, 2, 3], [1, 2, 4], [1, 5], [1, 2, 3, 6], [7, 8])
+    config = PeekConfig.from_label(label)
+    planner, cache = planner_of(rows, config, strict=True), Interrupted([("", (1, 2, 3)), ("", (7,))])
+    cache.calls = calls
+    with pytest.raises(KeyboardInterrupt):
+        planner.plan(cache, NOW)
+    planner.tree.check()
+    assert planner.plan(cache, NOW) == planner_of(rows, config).plan(cache, NOW)
 
 
 @pytest.mark.parametrize("strict", [False, True])
