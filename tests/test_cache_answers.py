@@ -187,6 +187,7 @@ class NumpyView:
     def __init__(self, view: NaiveCacheView) -> None:
         self.unit_tokens = np.int32(2)
         self.block_symbols = np.uint8(1)
+        self.version: Any = np.int64(7)
         self._view = view
 
     def root(self, namespace: str) -> Any:
@@ -221,6 +222,23 @@ def test_numpy_numbers_are_numbers() -> None:
         found, expected = index.find(i), twin_index.find(i)
         assert (found is None) == (expected is None)
         assert found is None or (found.depth, found.count) == (expected.depth, expected.count)
+
+
+def test_a_version_of_numpys_tells_what_stands() -> None:
+    walk, view = DualWalk(tree_of_prompts()), NumpyView(usual_view())
+    asked = []
+    for step in (0, 0, 1):
+        view.version += step
+        walk.walk(view)
+        asked.append(walk.advances > 0)
+    assert asked == [True, False, True]
+    planner = Planner(plan_lasts_s=9.0, unit_tokens=2, strict=True)
+    for place, (name, tokens) in enumerate(PROMPTS.items()):
+        planner.add(PendingRequest(name, PAGES.key(tokens), float(place)))
+    plan = planner.plan(view, 5.0)
+    assert planner.plan(view, 6.0) is plan
+    view.version += 1
+    assert planner.plan(view, 6.0) is not plan
 
 
 def test_a_prompt_has_no_more_tokens_than_can_be_counted() -> None:

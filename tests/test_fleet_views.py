@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +175,18 @@ def test_history_keeps_the_protocol() -> None:
 def test_a_cache_of_an_impossible_size_is_refused(view: type, sizes: tuple[int, int], named: str) -> None:
     with pytest.raises(InvalidConfig, match=named):
         view(*sizes)
+
+
+def test_numbers_of_numpys_are_hashes() -> None:
+    view = EventView(100)
+    hashes = list(np.array([7, 8, 2**64 - 1], np.uint64))
+    view.stored(hashes[:1], None, pack([1, 2]))
+    view.stored(hashes[1:], 7, pack([3, 4, 5, 6]))
+    view.check()
+    assert matched(view, [1, 2, 3, 4, 5, 6, 7], "") == 6
+    view.removed([np.int64(8)])
+    view.check()
+    assert matched(view, [1, 2, 3, 4, 5, 6, 7], "") == 2
 
 
 def test_a_cache_of_the_largest_size_keeps_what_it_is_told() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -448,6 +449,7 @@ def test_whether_the_order_matters_is_told_without_a_look() -> None:
     assert planner_of(rows_of([1, 2], [3, 4])).order_matters(Lonely(2)), "short prompts go first"
     assert not planner_of(rows_of([1, 2], [3, 4]), PeekConfig("clpm")).order_matters(Lonely(2))
     assert not planner.order_matters(Lonely(2))
+    assert not planner.order_matters(Lonely(np.int64(2))), "a whole number as others"
     assert planner.order_matters(Lonely(1))
     assert planner_of(rows_of([1, 2], [1, 4])).order_matters(Lonely(2)), "they share"
     assert planner_of(rows_of([1, 2], [3, 4]), PeekConfig.from_label("fcfs+pe")).order_matters(Lonely(2))

@@ -300,8 +300,8 @@ class Run:
     __slots__ = ("before", "hashes", "symbols")
 
     def __init__(self, before: object, symbols: bytes) -> None:
-        self.before = before
-        self.hashes: list[object] = []
+        self.before: Any = before  # as the hashes: numpy's comparisons are no native bools
+        self.hashes: list[Any] = []
         self.symbols = symbols  # of the blocks, packed; those behind the last block do not count
 
 

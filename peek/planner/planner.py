@@ -319,7 +319,7 @@ class Planner:
         policy = self._calls.policy
         if self.tree.has_sharing or not policy.needs_sharing:
             return True
-        return policy.reads_cache and getattr(cache, "lone_requests", -1) != len(self.tree)
+        return policy.reads_cache and bool(getattr(cache, "lone_requests", -1) != len(self.tree))
 
     def plan(self, cache: CacheView, now: float) -> Plan:
         """Return the admission order of all waiting requests that are not held, first to admit first.
@@ -570,7 +570,7 @@ class StandingPlan:
         self._planned_at: float = 0.0
         self._version: i64 = -1
         self._cache: object = None
-        self._cache_version: object = None
+        self._cache_version: Any = None
         """None where no plan stands."""
 
     def find(self, version: i64, cache: CacheView, now: float) -> Plan | LazyPlan | None:

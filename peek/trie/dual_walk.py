@@ -68,7 +68,7 @@ class DualWalk:
         self.epoch: i64 = 0
         """The tree's epoch at the last walk; 0 before the first one and after one that failed."""
         self._cache: object = None
-        self._cache_version: object = None
+        self._cache_version: Any = None  # a comparison of numpy's numbers is no native bool
         self._single: object = None
         self._block: i64 = 1
         self._unit: i64 = 1
@@ -116,14 +116,14 @@ class DualWalk:
         declared = block_symbols_of(cache)
         block: i64 = max(1, declared)
         worth = getattr(cache, "worth", None)
-        version: object = getattr(cache, "version", None)
+        version: Any = getattr(cache, "version", None)
         known = cache is self._cache and block == self._block and unit == self._unit
         known = known and self.epoch == self._tree.epoch
         start = self._bookmark.at
         told: list[Any] | None = None
         if version is not None and worth is None:  # what a token is worth may change where no answer does
             told = self._told(cache, known)
-        changed = version is None or version != self._cache_version
+        changed = version is None or bool(version != self._cache_version)
         keeps = self._by_symbol or not changed or (told is not None and self._keeps(cache))
         if not known:
             self.epoch = self._tree.begin_walk(block)
