@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.arena import __main__ as arena
-from bench.arena import kinds
+from bench.arena import drawn, kinds
 from bench.arena.bounded import shortest_within
 from bench.arena.cells import STOCK, Cell, row, run_cell
 from bench.arena.traces import TRACES, Trace, WrongChecksum, fetch
@@ -28,7 +28,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "mark"), [(arena.TABLE, arena.MARK), (arena.LATER_TABLE, arena.LATER_MARK)]
+    ("table", "mark"),
+    [(arena.TABLE, arena.MARK), (arena.LATER_TABLE, arena.LATER_MARK), (drawn.TABLE, drawn.MARK)],
 )
 def test_the_page_has_the_stored_tables(table: Path, mark: str) -> None:
     with table.open(newline="", encoding="utf-8") as stream:
@@ -67,6 +68,35 @@ def test_the_page_has_the_figures_of_a_bound_known_beforehand() -> None:
     means = {line["kind"].split()[0]: float(line["ttft"]) for line in rows}
     assert (min(means, key=means.__getitem__), max(means, key=means.__getitem__)) == ("rag", "lora")
     assert "has {rag:.2f} (RAG) to {lora:.2f} times (LoRA) the best mean".format(**means) in page
+
+
+def test_the_page_has_the_figures_of_drawn_mixes() -> None:
+    with drawn.TABLE.open(newline="", encoding="utf-8") as stream:
+        rows = [line for line in csv.DictReader(stream) if line["policy"] == "peek"]
+    every, *shown = [(line["cells"], float(line["ttft"]), float(line["p99"])) for line in rows]
+    sessions, single, little = shown
+    page = " ".join(arena.PAGE.read_text(encoding="utf-8").split())
+    assert f"{every[0].partition('(')[2].rstrip(')')} of {2 * drawn.MIXES} cells have a queue" in page
+    means = sessions[1:] + single[1:]
+    assert "the mean is {:.2f} times the best, p99 {:.2f}; elsewhere {:.2f} and {:.2f}".format(*means) in page
+    assert f"the {little[0].partition('(')[2].rstrip(')')} cells where" in page
+    assert f"the default's p99 is {little[2]:.2f} times the best" in page
+
+
+@pytest.mark.parametrize("number", [drawn.FIRST, drawn.FIRST + 1, drawn.FIRST + 5])
+def test_a_drawn_mix_can_run_and_is_the_same_each_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "REQUESTS", 40)
+    mix, again = drawn.Mix(number).workload(), drawn.Mix(number).workload()
+    assert mix == again != drawn.Mix(number + 1).workload()
+    by_id = {each.request_id: each for each in mix.requests}
+    assert len(by_id) == len(mix.requests) >= 40
+    for each in mix.requests:
+        assert each.num_tokens * 4 == len(each.key)
+        assert each.num_tokens + each.output_tokens <= mix.arena_tokens // 2
+        if each.after is not None:
+            before = by_id[each.after]
+            assert each.session == before.session
+            assert each.key.startswith(before.key + before.answer)
 
 
 def test_the_page_has_the_figures_of_clients_that_wait() -> None:
