@@ -244,7 +244,8 @@ def test_the_engine_sets_the_spacing() -> None:
     ("options", "named"),
     [
         ({"mode": "deep"}, "'deep'"), ({"engine": "tgi"}, "'tgi'"), ({"block_tokens": 0}, "0"),
-        ({"replicas": 0}, "0"), ({"cache_tokens": 15}, "15"), ({"pioneer_spacing": -1}, "-1"),
+        ({"replicas": 0}, "0"), ({"replicas": 2**40}, "replicas is 1099511627776; need 1 .. 10000"),
+        ({"cache_tokens": 15}, "15"), ({"pioneer_spacing": -1}, "-1"),
         ({"min_gain": nan}, "min_gain is nan; need -1 .. 1"), ({"min_gain": 1.5}, "min_gain is 1.5"),
         ({"cache_tokens": 2**70}, "1180591620717411303424"), ({"block_tokens": 2**63}, "9223372036854775808"),
         ({"namespaces": []}, "0 namespaces for 1"), ({"namespaces": ["", "a"], "mode": "paper"}, "2 names"),

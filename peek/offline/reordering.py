@@ -16,7 +16,7 @@ import numpy as np
 from peek.errors import InvalidConfig
 from peek.offline.batch_trie import Residency, run_through
 from peek.offline.block_keys import BLOCK_TOKENS
-from peek.offline.replicas import Share, split
+from peek.offline.replicas import MOST_REPLICAS, Share, split
 from peek.offline.shape import (
     BatchShape,
     Ints,
@@ -132,8 +132,8 @@ def reorder(
         replicas: number of engines to divide the order over, by uncached tokens; see `Reordering.shares`.
 
     Raises `InvalidKey` for a prompt that is no token sequence, and `InvalidConfig` for an unknown mode or
-    engine, a size or number below 1 or beyond 2**53, a spacing below 0, a gain beyond -1 .. 1, a cache of
-    less than one block, or namespaces that are not as many as prompts.
+    engine, a size or number below 1 or beyond 2**53, more than 10,000 replicas, a spacing below 0, a gain
+    beyond -1 .. 1, a cache of less than one block, or namespaces that are not as many as prompts.
 
     Cost: one pass over the tokens (about 3 ns each from lists), two in mode "paper", and O(n log n) array
     operations.
@@ -192,7 +192,7 @@ def _check(
     if mode not in MODES:
         raise InvalidConfig(f"mode {mode!r} is unknown; valid: {', '.join(MODES)}")
     numbers = (
-        ("replicas", replicas, 1, MAX_TOKENS), ("block_tokens", block_tokens, 1, MAX_TOKENS),
+        ("replicas", replicas, 1, MOST_REPLICAS), ("block_tokens", block_tokens, 1, MAX_TOKENS),
         ("cache_tokens", cache_tokens, 1, MAX_TOKENS), ("pioneer_spacing", spacing, 0, MAX_TOKENS),
         ("min_gain", min_gain, -1, 1),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from peek.errors import InvalidConfig
 from peek.offline.batch_trie import shared_with_previous
 from peek.offline.shape import BatchShape, Ints
 
+MOST_REPLICAS: Final = 10_000
 SLACK: Final = 0.02  # how far a cut may move from a replica's share of the work, as a part of that share
 TRIES: Final = 64  # sizes of a share that are tried
 

@@ -141,7 +141,7 @@ async def rig(
 
             async def is_there() -> bool:
                 async with client.get(f"{made.url}/v1/models") as response:
-                    return response.status == 200
+                    return bool(response.status == 200)
 
             await eventually(is_there)
             yield made, client
