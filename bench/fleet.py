@@ -2,6 +2,7 @@
 
     python -m bench.fleet --csv docs/data/fleet.csv    the table of docs/fleet_results.md (15 minutes)
     python -m bench.fleet --cells zipf --seeds 42 --routers peek round-robin
+    python -m bench.fleet --drawn --csv docs/data/fleet_drawn.csv    mixes of which every number is drawn
     python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
     python -m bench.fleet --large               large fleets: homes chosen among a few replicas or among all
     python -m bench.fleet --shards              very large fleets: one planner, or several for a share each
@@ -18,7 +19,7 @@ import csv
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, cycle
 from multiprocessing import Pool
 from random import Random
 from statistics import geometric_mean, mean, median
@@ -26,6 +27,7 @@ from time import thread_time
 from typing import Any, Final
 from zlib import crc32
 
+from bench.arena.drawn import FIRST, Mix
 from bench.arena.kinds import at_load, build
 from bench.builds import require_compiled
 from bench.evaluation.plans import parts_of
@@ -65,8 +67,9 @@ class FleetCell:
 
     Attributes:
         name: a cell of the paper, a stream of the evaluation (`bench.evaluation.traffic`), `kind:NAME:LOAD`
-            (a kind of `bench.arena` at LOAD times the capacity of all replicas), `one-prompt`, or
-            `routers:NAME` (a cell of `bench.routers` on the servers that are measured there, stock vLLM).
+            (a kind of `bench.arena` at LOAD times the capacity of all replicas), `drawn:NUMBER` (a mix of
+            `bench.arena.drawn`, whatever the seed), `one-prompt`, or `routers:NAME` (a cell of
+            `bench.routers` on the servers that are measured there, stock vLLM).
         title: description of the load.
         rate: requests per second at the fleet; 0 for the load's own arrivals.
         speeds: speed of each replica.
@@ -91,6 +94,9 @@ class FleetCell:
             return replace(
                 base, requests=[replace(r, session=r.request_id.rpartition("-")[0]) for r in base.requests]
             )
+        if self.name.startswith("drawn:"):
+            mix = Mix(int(self.name.partition(":")[2]), EACH * len(self.speeds))
+            return faster(mix.workload(), len(self.speeds))
         if self.name.startswith("kind:"):
             _, kind, load = self.name.split(":")
             base = build(kind, seed, self.arena) if self.arena else build(kind, seed)
@@ -146,6 +152,16 @@ CELLS: Final = {
     },
 }  # fmt: skip
 
+EACH: Final = 250
+"""Requests for each replica, of a drawn mix."""
+
+DRAWN: Final = {
+    f"drawn{number}": FleetCell(
+        f"drawn:{number}", f"mix {number}, {replicas} replicas", speeds=(1.0,) * replicas
+    )
+    for number, replicas in zip(range(FIRST, FIRST + 24), cycle((2, 4, 8)), strict=False)
+}
+
 
 def skewed(base: Workload, exponent: float) -> Workload:
     """Return the same arrivals, each with the prefix of a group drawn anew and a tail of its own."""
@@ -177,9 +193,10 @@ COMPARED: Final = (("mean_s", 1.0), ("p99_s", 1.0), ("requests_per_s", -1.0))
 def figures(job: tuple[str, str, Sequence[int]]) -> Row:
     """Return the figures of a cell under a router, averaged over the seeds."""
     name, router, seeds = job
-    runs = [CELLS[name].run(seed, router) for seed in seeds]
+    cell = (CELLS | DRAWN)[name]
+    runs = [cell.run(seed, router) for seed in seeds]
     return {
-        "cell": CELLS[name].title,
+        "cell": cell.title,
         "router": router,
         "hit": round(mean(each["cache_hit"] for each in runs), 4),
         "mean_s": round(mean(each["ttft_s"]["mean"] for each in runs), 4),
@@ -236,7 +253,7 @@ def compare(cells: Sequence[str], chosen: Sequence[str], seeds: Sequence[int], p
     print("| cell | best of the others: mean TTFT, p99, req/s | `peek` | `peek-early` |")
     print("|---|---|---|---|")
     for name in cells:
-        title = CELLS[name].title
+        title = (CELLS | DRAWN)[name].title
         print(f"| {title} | {' | '.join(beside([row for row in rows if row['cell'] == title]))} |")
     print("\n| router | mean TTFT / the best of the cell | at worst | p99 | at worst | job time | at worst |")
     print("|---|---|---|---|---|---|---|")
@@ -497,6 +514,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--csv", default="", help="file for the figures of every router")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--drawn", action="store_true", help="drawn mixes in place of the cells, each once")
     parser.add_argument("--decisions", action="store_true")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--shards", action="store_true")
@@ -517,7 +535,8 @@ def main() -> None:
     if arguments.large:
         large(arguments.seeds[0])
         return
-    compare(arguments.cells, arguments.routers, arguments.seeds, arguments.csv, arguments.jobs)
+    cells, seeds = (list(DRAWN), [0]) if arguments.drawn else (arguments.cells, arguments.seeds)
+    compare(cells, arguments.routers, seeds, arguments.csv, arguments.jobs)
 
 
 if __name__ == "__main__":

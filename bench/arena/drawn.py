@@ -46,8 +46,9 @@ LITTLE: Final = 0.95
 class Mix:
     """The numbers of one mix; lengths are in tokens, each with the sigma of a log-normal draw."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, requests: int = REQUESTS) -> None:
         self.number = number
+        self.requests = requests
         self.rng = Random(f"mix/{number}")
         self._texts = 0
         pick = self.rng.choice
@@ -119,7 +120,7 @@ class Mix:
         """Return the mix at its load."""
         found: list[SimRequest] = []
         clock = 0.0
-        while len(found) < REQUESTS:
+        while len(found) < self.requests:
             clock += self._gap(len(found))
             found.extend(self._session(clock, f"mix-{len(found)}"))
         largest = max(each.num_tokens + each.output_tokens for each in found)
