@@ -35,7 +35,7 @@ from peek.adapters.epp.picker import (
     Picker,
 )
 from peek.adapters.epp.server import ADVICE, NEEDED, EndpointList, addresses, listed
-from peek.adapters.prompts import ROOM, TEXTS, beginning, beginning_of, prompt_of
+from peek.adapters.prompts import MOST_PARTS, ROOM, TEXTS, beginning, beginning_of, prompt_of
 from peek.errors import InvalidConfig, NoReplica
 
 ABC = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
@@ -520,6 +520,39 @@ def test_what_is_short_is_read_as_it_is_and_nothing_is_changed(call: Any, room: 
     assert (kept is call) or size > room or isinstance(call, str)
     assert beginning(kept, room)[0] == kept
     assert beginning(kept)[1] <= max(room, 0)
+
+
+def values_in(value: Any) -> int:
+    """Return how many values a value is made of, itself included."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(values_in, inner))
+
+
+def tree(depth: int) -> dict[str, Any]:
+    """Return mappings of texts, nested without a list, 9 in each."""
+    return {} if depth == 0 else {name: tree(depth - 1) for name in TEXTS[3:12]}
+
+
+@pytest.mark.parametrize("many", [[{}], [[]], [None], [""], ["a", []], [[{}]], [{"text": []}]], ids=str)
+@pytest.mark.parametrize(
+    "around", [lambda parts: parts, lambda parts: [{"role": "user", "content": parts}], lambda _: tree(5)]
+)
+def test_of_very_many_parts_the_first_ones_are_read(many: list[Any], around: Any) -> None:
+    call = {"model": "m", "messages": around(many * 30_000)}
+    kept, _ = beginning(call)
+    assert MOST_PARTS / 3 < values_in(kept) <= MOST_PARTS + len(TEXTS) * 16
+    assert values_in(call) > 30_000, "the call itself stays"
+    assert beginning_of([call], {}) == prompt_of([kept], {})
+
+
+@pytest.mark.parametrize("part", [1, 0.5, True])
+@pytest.mark.parametrize(
+    "around",
+    [lambda p: {"prompt": ["a", p]}, lambda p: {"prompt": [1, "a", p]}, lambda p: {"messages": [p]},
+     lambda p: {"messages": [{"content": [p]}]}],
+)  # fmt: skip
+def test_numbers_among_texts_are_no_prompt(part: object, around: Any) -> None:
+    assert beginning_of([around(part)], {}) is None
 
 
 # -- options, and the list of endpoints -------------------------------------------------------------------

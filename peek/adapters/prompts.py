@@ -6,8 +6,9 @@ waiting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 from peek.errors import InvalidKey
@@ -38,6 +39,9 @@ MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens"
 
 ROOM: Final = 2**19
 """Bytes of a prompt that its key is made of, a token id counted as four; some 10 ms."""
+
+MOST_PARTS: Final = 2**13
+"""Most parts of a call that are looked at, as any client can send millions of empty ones; some 100 ms."""
 
 TEXTS: Final = (
     "documents",
@@ -123,7 +127,8 @@ def _fields(request: Any) -> dict[str, Any]:
 
 def beginning_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
     """`prompt_of`, with a key of the first `ROOM` bytes; the rest counts by its length."""
-    cut = {name: beginning(each) for name, each in (*enumerate(args), *kwargs.items())}
+    looks = iter(range(MOST_PARTS))
+    cut = {name: beginning(each, ROOM, looks) for name, each in (*enumerate(args), *kwargs.items())}
     named = {name: cut[name][0] for name in kwargs}
     found = prompt_of([cut[place][0] for place in range(len(args))], named, namespace)
     left_out = max((size - ROOM for _, size in cut.values()), default=0)
@@ -132,8 +137,13 @@ def beginning_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str 
     return found._replace(key=found.key._replace(num_tokens=found.key.num_tokens + left_out // 4))
 
 
-def beginning(value: Any, room: int = ROOM) -> tuple[Any, int]:
-    """Return what comes first of a prompt, at most `room`, and the size of all; the same if it is short."""
+def beginning(value: Any, room: int = ROOM, looks: Iterator[object] | None = None) -> tuple[Any, int]:
+    """Return what comes first of a prompt, at most `room`, and the size of all; the same if it is short.
+
+    Each part that is looked at takes one of `looks`, `MOST_PARTS` unless given.  Where there are no more,
+    parts are left out, and their size, too.
+    """
+    looks = iter(range(MOST_PARTS)) if looks is None else looks
     if isinstance(value, (str, bytes)):
         return value[:room], len(value)
     if isinstance(value, (list, tuple)):
@@ -141,21 +151,20 @@ def beginning(value: Any, room: int = ROOM) -> tuple[Any, int]:
             size = 4 * len(value)
             return (value[: room // 4] if size > room else value), size
         parts, size = [], 0
-        for each in value:
-            part, length = beginning(each, max(0, room - size))
-            if size < room:
+        for each, _ in zip(value, looks, strict=False):
+            part, length = beginning(each, max(0, room - size), looks)
+            if size <= room:
                 parts.append(part)
             size += length
-        return (parts if size > room else value), size
-    if isinstance(value, Mapping):
-        fields = {name: value[name] for name in TEXTS if name in value}
-    else:
-        fields = {name: getattr(value, name) for name in TEXTS if name in getattr(value, "__dict__", ())}
+        is_whole = len(parts) == len(value) and all(map(is_, parts, value))
+        return (value if is_whole else parts), size
+    held = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    fields: dict[str, Any] = {name: None for name in TEXTS if name in held}
     size = 0
-    for name, text in fields.items():
-        fields[name], length = beginning(text, max(0, room - size))
+    for name, _ in zip(fields, looks, strict=False):
+        fields[name], length = beginning(held[name], max(0, room - size), looks)
         size += length
-    if size <= room:
+    if all(text is held[name] for name, text in fields.items()):
         return value, size
     if isinstance(value, Mapping):
         return {**value, **fields}, size

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from peek.errors import InvalidKey
+from peek.errors import InvalidKey, a_kind
 from peek.trie.keys import pack
 
 BLOCK_TOKENS: Final = 16  # tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here
@@ -157,7 +157,9 @@ def _parts(content: object) -> list[object]:
 
 
 def _text(part: object) -> str:
-    """The text of a part, a digest if it is none."""
+    """The text of a part, a digest if it is none; `InvalidKey` for a number, as there may be very many."""
+    if isinstance(part, (int, float)):
+        raise InvalidKey(f"a part of the prompt is {a_kind(part)}, not a text")
     text = part.get("text") if isinstance(part, Mapping) else part
     return text if isinstance(text, str) else _digest(_as_json(part))
 
