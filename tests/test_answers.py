@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from peek import InvalidKey, PeekConfig, PeekPolicy, PendingRequest, Planner
 from peek.policy.default import PeekOptions
 from peek.policy.default.expectations import MEMORY, MOST_TURNS, Expectations, Kind, Mean, Turns
 from peek.trie.keys import HEADS, heads_of, pack
+from peek.trie.pending_tree import PendingTree
+from peek.trie.tree_view import TreeView
 
 INDEX = PeekConfig()
 
@@ -172,6 +175,22 @@ def test_memory_is_bounded() -> None:
         lengths.answered(7, f"r{number}")
     assert 1024 <= lengths.kinds <= 2048
     assert lengths.running == 16_384 - 5000
+
+
+def test_long_names_are_not_kept() -> None:
+    """A client may send a salt or a session of any length with each request."""
+    planner, cache = Planner(), TreeView(PendingTree())
+    tracemalloc.start()
+    try:
+        for number in range(3000):
+            name = f"{number}{'x' * 20_000}"
+            planner.add(PendingRequest(name, [number] * 80, 0.0, name, session=name[: number % 2 * 20_000]))
+            assert list(planner.plan(cache, now=1.0)) == [name]
+            planner.remove(name)
+            planner.answered(9, name)
+        assert tracemalloc.get_traced_memory()[0] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_memory_is_bounded_over_all_namespaces() -> None:

@@ -17,6 +17,7 @@ from mypy_extensions import i64
 from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stats import FleetStats
 from peek.request import PendingRequest
+from peek.trie.continuations import session_of
 from peek.trie.keys import SYMBOL_BYTES
 
 # Factor of a token's weight where a session would leave its home: it takes room in a second cache, too, and
@@ -337,11 +338,6 @@ class Placement:
         else:
             self.loads.touch(ticket.replica)
             ticket.replica.release(ticket)
-
-
-def session_of(request: PendingRequest) -> tuple[str, str]:
-    """Return what tells a request's session from all others."""
-    return request.namespace, request.session
 
 
 def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:

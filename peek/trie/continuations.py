@@ -16,6 +16,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 STEP_TOKENS: Final = 64
@@ -42,8 +43,7 @@ INFERRED: Final = "~"
 """Starts the name of an inferred session; the id of its first request follows."""
 
 LONGEST_ID: Final = 128
-"""Most characters of an id or a namespace that are kept, as any client can send long ones.  The hash stands
-for one that is longer."""
+"""Most characters of an id, a session or a namespace that are kept, see `short`."""
 
 
 @final
@@ -107,7 +107,7 @@ class Continuations:
             return ""
         end: i64 = (place - skipped) * SYMBOL_BYTES
         request: i64 = hash(request_id)
-        space = _short(namespace).encode("utf-8", "surrogatepass")
+        space = short(namespace).encode("utf-8", "surrogatepass")
         piece = space + key[end - self._piece : end]
         tail = key[end:]
         alike = self._ends.get(piece)
@@ -122,7 +122,7 @@ class Continuations:
             session = self._gone_on(key, space, at, (at - skipped) * SYMBOL_BYTES)
             at -= step
         if not session:
-            session = INFERRED + _short(request_id)
+            session = INFERRED + short(request_id)
         self._remember(piece, _End(request, place, tail, session))
         return session
 
@@ -160,7 +160,13 @@ class Continuations:
             self._count -= len(gone)
 
 
-def _short(name: str) -> str:
+def session_of(request: PendingRequest) -> tuple[str, str]:
+    """Return what tells a request's session from all others.  O(1)."""
+    return short(request.namespace), short(request.session)
+
+
+def short(name: str) -> str:
+    """Return what is kept of a name: the hash of a long one, as any client can send very long ones.  O(1)."""
     return name if len(name) <= LONGEST_ID else str(hash(name))
 
 

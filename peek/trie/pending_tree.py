@@ -478,13 +478,14 @@ class Journal:
     Attributes:
         volume: a number that grows whenever the entries are thrown away, so that readers start afresh.
         nodes: the entries of this volume.
-        left: terminators that have left their places, never more than nodes.
+        left: the `uid` of each terminator that has left its place, never more than nodes.  The terminators
+            themselves would keep the names that clients have given to their requests.
     """
 
     def __init__(self) -> None:
         self.volume: i64 = 0
         self.nodes: list[Node] = []
-        self.left: list[Terminator] = []
+        self.left: list[int] = []
 
     def note(self, node: Node) -> None:
         """Note that something about this node is new.  O(1)."""
@@ -607,7 +608,7 @@ class PrefixStructure:
     def note_left(self, terminator: Terminator) -> None:
         """Note that a request leaves its place; `shrink` comes next and notes a node.  O(1)."""
         if self.journal is not None:
-            self.journal.left.append(terminator)
+            self.journal.left.append(terminator.uid)
 
     def _take_uid(self) -> i64:
         """Return an unused node id; ids are reused, so that `uid << 32` always stays a native integer."""

@@ -31,6 +31,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from peek.request import PendingRequest
+from peek.trie.continuations import session_of, short
 
 MOST_WORTH: Final = 2.0
 """Maximum factor, up or down, by which expected answers change the index of a piece.  Between two pieces all
@@ -156,11 +157,11 @@ class Sessions:
 
         A session belongs to one namespace; equal names in two namespaces are two sessions.
         """
-        return self._admitted.get((request.namespace, request.session), 0)
+        return self._admitted.get(session_of(request), 0)
 
     def begin(self, request: PendingRequest) -> Opening:
         """Return the opening of a session, with this first turn of it.  O(1)."""
-        name = (request.namespace, request.session)
+        name = session_of(request)
         opening = self._openings.get(name)
         if opening is None:
             opening = Opening(name)
@@ -177,7 +178,7 @@ class Sessions:
     def admitted(self, request: PendingRequest) -> None:
         """Count an admitted request.  O(1)."""
         if request.session:
-            name = (request.namespace, request.session)
+            name = session_of(request)
             self._admitted[name] = self._admitted.pop(name, 0) + 1
             if len(self._admitted) > _MOST_SESSIONS:
                 self._admitted.popitem(last=False)
@@ -358,11 +359,12 @@ class Expectations:
 
         `learns`: whether admissions are told, so that turns are known.
         """
-        space = self._space_of(request.namespace)
+        namespace = short(request.namespace)
+        space = self._space_of(namespace)
         space.count(heads, 1)
         before = self._preempted(request)
         turn = self.sessions.turn_of(request) if before is None else before.turn
-        expected = Expected(request.namespace, heads, request.session, turn)
+        expected = Expected(namespace, heads, request.session, turn)
         if learns and request.session and expected.turn == 0:
             opening = self.sessions.begin(request)
             expected.opening = opening
@@ -400,7 +402,7 @@ class Expectations:
         if running is None:
             return None
         before = running[1]
-        same = (before.namespace, before.session) == (request.namespace, request.session)
+        same = (before.namespace, before.session) == (short(request.namespace), request.session)
         return before if same else None
 
     def admitted(self, request: PendingRequest) -> None:

@@ -362,19 +362,21 @@ class Frontier:
             for _, root in tree.roots():
                 self._enter(root)
             return
-        for terminator in journal.left[left_from:]:
-            self._left(terminator)
+        for uid in journal.left[left_from:]:
+            self._left(uid)
         for node in journal.nodes[start:]:
             self._settle(node)
 
-    def _left(self, terminator: Terminator) -> None:
-        """Free the piece of a request that has left its place."""
-        if terminator.uid < len(self._waiting):
-            waiting = self._waiting[terminator.uid]
-            if waiting is not None and waiting.terminator is terminator:
-                if waiting.start == self._start and waiting.place >= 0:
-                    self._release(waiting)
-                self._waiting[terminator.uid] = None
+    def _left(self, uid: i64) -> None:
+        """Free the piece of a request that has left its place.
+
+        What is known by this `uid` is of that request, or of one whose node the journal names, too.
+        """
+        waiting = self._waiting[uid] if uid < len(self._waiting) else None
+        if waiting is not None:
+            if waiting.start == self._start and waiting.place >= 0:
+                self._release(waiting)
+            self._waiting[uid] = None
 
     def _settle(self, node: Node) -> None:
         """Update groups and pieces after a change at or below a node."""
