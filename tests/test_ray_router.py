@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.loops import in_a_loop
 from support.waiting import Clock
 
+from peek.adapters.engine_adapter import Statements
 from peek.adapters.prompts import ROOM, Prompt, beginning_of, prompt_of
 from peek.adapters.ray_serve import decider as decider_module
 from peek.adapters.ray_serve import exchange as exchange_module
@@ -662,6 +663,24 @@ UNUSUAL[2]["messages"][0]["self"] = UNUSUAL[2]
 def test_a_body_that_is_no_json_has_no_prompt(body: object) -> None:
     assert prompt_of([body], {}) is None
     assert beginning_of([body], {}) is None
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_prompts_that_cannot_be_read_are_logged_once(by_name: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients can send as many as they like."""
+    router: Any = FleetRouting.__new__(FleetRouting)
+    router._blind, router._options, router._statements = False, {"decode_tokens": 5}, Statements()
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+    body = {"messages": nested}
+    for number in range(3):
+        metadata = SimpleNamespace(multiplexed_model_id="", internal_request_id=f"r{number}", session_id="")
+        args, kwargs = ((), {"body": body}) if by_name else ((body,), {})
+        asked = router._asked(SimpleNamespace(args=args, kwargs=kwargs, metadata=metadata))
+        assert asked.key == text_key(f"r{number}").key
+    said = [record.getMessage().partition(" (")[0] for record in caplog.records]
+    assert said == ["a request's prompt could not be read", "a request shows peek no prompt"]
 
 
 def test_a_long_prompt_keeps_the_routers_loop_for_its_beginning_only() -> None:

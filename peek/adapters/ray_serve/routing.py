@@ -100,12 +100,13 @@ class FleetRouting(_Base):  # type: ignore[misc]
             if not self._blind:
                 logger.exception("a request's prompt could not be read")
         if prompt is None:
-            if not self._blind and pending_request.args:
+            shown = (*pending_request.args, *pending_request.kwargs.values())
+            if not self._blind and shown:
                 self._blind = True
                 logger.warning(
                     "a request shows peek no prompt (%s): it counts as one that shares nothing.  "
                     "fleet_options is for the model's deployment, behind the one that reads HTTP requests",
-                    ", ".join([type(each).__name__ for each in pending_request.args]),
+                    ", ".join([type(each).__name__ for each in shown]),
                 )
             prompt = Prompt(text_key(pending_request.metadata.internal_request_id), 0)
         decode_tokens = self._options["decode_tokens"]
