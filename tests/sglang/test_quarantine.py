@@ -226,6 +226,27 @@ def test_admissions_are_counted_at_once(wrapped: bool) -> None:
     assert beside.adapter.cached_real == 28
 
 
+def test_the_planner_knows_who_waits_while_every_seat_is_taken() -> None:
+    """SGLang asks for no order then, and most who wait come then."""
+    world = make_world(2000)
+    stepper = Stepper(world, max_running=2)
+    planner = attach(world, "peek", stepper).adapter.planner
+    for rid in ("s1", "s2"):
+        stepper.add(make_request(rid, [*A, ord(rid[1])], 50))
+    for _ in range(4):
+        stepper.step()
+    assert len(stepper.running.reqs) == 2
+    for rid, tokens in TEXTS:
+        stepper.add(make_request(rid, tokens, 5))
+    stepper.step()
+    assert sorted(request.request_id for request in planner.requests()) == sorted(rid for rid, _ in TEXTS)
+    stepper.abort("a1")
+    stepper.step()
+    assert (len(planner), len(stepper.waiting_queue), planner.stats.withdrawn) == (3, 3, 1)
+    stepper.run_out()
+    assert (len(planner), planner.stats.admitted, planner.stats.withdrawn) == (0, 5, 1)
+
+
 def test_who_is_aborted_from_a_queue_that_then_empties_is_gone_from_the_planner() -> None:
     world = make_world(2000)
     beside = attach(world, "peek")
