@@ -147,12 +147,33 @@ def test_the_end_of_a_session_is_no_request_of_the_trace(tmp_path: Path) -> None
     assert [json.loads(row)["input_length"] for row in path.read_text().splitlines()] == [64, 65]
 
 
+def test_who_gives_up_in_the_queue_is_no_request_of_the_trace(tmp_path: Path) -> None:
+    """It would pass for one that was served, with an answer of unknown length."""
+    path = tmp_path / "trace"
+    options = {**STRICT, "trace_file": str(path)}
+    engine = scheduler(options=options, num_blocks=200, max_num_seqs=1)
+    for i in range(3):
+        engine.add_request(make_request(f"r{i}", [*A, *[i] * i], 5))
+    for _ in range(2):
+        step(engine)
+    (served,) = engine.running
+    gives_up, last = (request.request_id for request in engine.waiting)
+    for name in (served.request_id, gives_up):  # one has begun to answer
+        engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+    run_out(engine)
+    lengths = {f"r{i}": 64 + i for i in range(3)}
+    rows = [json.loads(row) for row in path.read_text().splitlines()]
+    assert [row["input_length"] for row in rows] == [lengths[served.request_id], lengths[last]]
+    assert 0 < rows[0]["output_length"] < rows[1]["output_length"] == 5
+
+
 def test_the_trace_tells_images_apart(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     engine = scheduler(options={**STRICT, "trace_file": str(path)}, num_blocks=200)
     for name, image in (("cat", "cat"), ("dog", "dog"), ("again", "cat")):
-        shown = MultiModalFeatureSpec(None, "image", image, PlaceholderRange(offset=16, length=32))
-        engine.add_request(make_request(name, [*A[:16], *[9] * 32, *B], mm_features=[shown]))
+        shown = MultiModalFeatureSpec(None, "image", image, PlaceholderRange(offset=20, length=28))
+        engine.add_request(make_request(name, [*A[:20], *[9] * 28, *B], mm_features=[shown]))
+        step(engine)
         engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
     cat, dog, again = (json.loads(row)["hash_ids"] for row in path.read_text().splitlines())
     assert (cat, cat[0]) == (again, dog[0])

@@ -58,6 +58,14 @@ def came(scheduler: Any, request: Any, to: Recorder) -> None:
     to.came(Asked(request.request_id, at_s, tokens, space, session, tenant))
 
 
+def ended(request: Any, to: Recorder) -> None:
+    """Note its end for the trace, which has nobody who gave up in the queue: nothing was computed for it."""
+    if request.num_computed_tokens or request.num_preemptions:
+        to.ended(request.request_id, request.num_output_tokens)
+    else:
+        to.forget(request.request_id)
+
+
 @cache
 def scheduler_class(name: str, base: Any) -> Any:
     """Return a subclass of `base`, vLLM's Scheduler or AsyncScheduler, that plans around `schedule()`."""
@@ -77,7 +85,7 @@ def scheduler_class(name: str, base: Any) -> Any:
             self.peek.recording.tell(partial(came, self, request))
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-            self.peek.recording.tell(lambda to: to.ended(request.request_id, request.num_output_tokens))
+            self.peek.recording.tell(partial(ended, request))
             return super()._free_request(request, *args, **kwargs)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
