@@ -115,6 +115,21 @@ def test_a_fallback_is_shown(scraped: Scraped) -> None:
     assert (series["peek_fleet_active",], series["peek_fleet_fallbacks_total",]) == (0, 1)
 
 
+def test_after_a_fallback_no_load_stands_still(scraped: Scraped) -> None:
+    """The fleet never hears that what it has ends."""
+    for name in "rst":
+        scraped.fleet.add(PendingRequest(name, [1, 2, 3], 0.0))
+    scraped.fleet.dispatch(0.0)
+    series = scraped.series()
+    assert series["peek_fleet_waiting_requests",] + series["peek_fleet_under_way_requests", "a"] > 1
+    assert series["peek_fleet_imbalance",] > 1
+    scraped.metrics.fell_back()
+    series = scraped.series()
+    assert (series["peek_fleet_waiting_requests",], series["peek_fleet_imbalance",]) == (0, 1)
+    assert not {"a", "b"} & {label for _, *labels in series for label in labels}
+    assert series["peek_fleet_requests_total",] == 3
+
+
 def test_a_scrape_waits_until_a_decision_is_made(scraped: Scraped) -> None:
     found: list[Any] = []
     with scraped.metrics.deciding():
@@ -157,3 +172,4 @@ def test_verls_balancer_serves_its_metrics() -> None:
     assert "peek_fleet_dispatched_requests_total 1.0" in text
     assert "peek_fleet_decision_seconds_count 2.0" in text  # to join, and to send
     assert 'peek_fleet_under_way_requests{replica="s0"} 1.0' in text
+    assert 'peek_fleet_queued_requests{replica="s0"} 1.0' in text  # verl tells of no first token

@@ -95,6 +95,7 @@ class FleetMetrics:
         self.changing = Lock()
         """Lock that is held while the fleet is changed or read."""
         self._fleet = fleet
+        self._is_told = True
         self._timer = timer
         self._decisions = Tally(DECISION_SECONDS)
 
@@ -109,9 +110,9 @@ class FleetMetrics:
                 self._decisions.note(self._timer() - started)
 
     def fell_back(self) -> None:
-        """Note that the host's own rule decides from now on."""
+        """Note that the host's own rule decides for good; the fleet hears of no load any more."""
         self.fallbacks += 1
-        self.active = False
+        self.active = self._is_told = False
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics; called at each scrape, from any thread.  O(replicas)."""
@@ -119,8 +120,7 @@ class FleetMetrics:
 
         with self.changing:
             stats = self._fleet.stats.as_dict()
-            replicas = self._fleet.status()
-            waiting = len(self._fleet)
+            replicas, waiting = (self._fleet.status(), len(self._fleet)) if self._is_told else ([], 0)
             counts, seconds = list(self._decisions.counts), self._decisions.sum
         for field, metric in COUNTERS.items():
             yield _family(metric, {(): stats[field]})
