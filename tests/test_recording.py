@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 from array import array
 from collections.abc import Callable
 from itertools import product
@@ -166,6 +168,36 @@ def test_what_goes_wrong_is_logged_once_and_ends_it(tmp_path: Path, caplog: pyte
     strict = Recording(str(tmp_path / "nowhere" / "t"), 1, strict=True)
     with pytest.raises(FileNotFoundError):
         strict.tell(told.append)
+
+
+FULL = """
+import sys
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
+from peek.adapters.recording import Asked, Recording
+setrlimit(RLIMIT_FSIZE, (2000, RLIM_INFINITY))
+kept = Recording(sys.argv[1], 1)
+for number in range(99):
+    if number == 60:  # there is room again
+        setrlimit(RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
+    kept.tell(lambda to: to.came(Asked("r", 0.0, [number])))
+    kept.tell(lambda to: to.ended("r", number))
+"""
+
+
+def test_a_full_disk_leaves_whole_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept = [row["output_length"] for row in rows_of(path)]
+    assert kept == list(range(len(kept)))
+    assert 10 < len(kept) < 60
+    assert path.stat().st_size <= 2000
+    assert ran.stderr.count("peek: the trace is no longer written") == 1
 
 
 def test_its_bound_is_in_mebibytes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from errno import ENOSPC
 from time import time
 from typing import Any, Final, NamedTuple
 
@@ -98,7 +99,10 @@ class Recorder:
             os.close(self._file)
             self._file = self._opened()
         if self._size + len(line) <= self._half:
-            self._size += os.write(self._file, line)
+            if os.write(self._file, line) < len(line):  # the disk is full: no row stands there in part
+                os.ftruncate(self._file, self._size)
+                raise OSError(ENOSPC, os.strerror(ENOSPC), self._path)
+            self._size += len(line)
 
     def forget(self, name: str) -> None:
         self._open.pop(name, None)
