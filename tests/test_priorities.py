@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import Any
 from zlib import crc32
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from peek import PendingRequest, Planner, UnknownRequest
 from peek.adapters import priorities
+from peek.adapters.observed import Observations, ObservedPlanner
 from peek.adapters.priorities import PriorityPlanners
 from peek.config import PeekConfig
 
@@ -195,19 +197,24 @@ def test_the_planner_that_was_empty_longest_takes_a_new_priority_over() -> None:
         together.request("0.x")
 
 
-def test_the_last_plan_took_what_its_parts_took() -> None:
-    """Not what the last plans of planners took that are empty."""
+@given(asked=st.lists(st.integers(1, 6), min_size=2, max_size=12))
+def test_the_seconds_of_plans_are_those_of_their_parts(asked: list[int]) -> None:
+    """Also of the parts that are made when they are asked for, and once each, however long a part stands."""
     seconds = iter(range(1000))
-    together = planners(timer=lambda: float(next(seconds)))
+    together = planners(timer=lambda: float(next(seconds)), plan_lasts_s=inf)
+    seen = Observations()
+    observed = ObservedPlanner(together, seen)  # type: ignore[arg-type]
     for number in range(3):
         for name in (f"{number}.x", f"{number}.y"):
-            together.add(request(name))
-        together.plan(NOTHING_CACHED, 1.0)
-        for name in (f"{number}.x", f"{number}.y"):
-            together.remove(name)
-    together.add(request("9.x"))
-    together.plan(NOTHING_CACHED, 1.0)
-    assert together.totals()["last_plan_s"] == 1.0
+            observed.add(request(name))
+    for at, places in enumerate(asked):
+        plan = observed.lazy_plan(NOTHING_CACHED, float(at))
+        assert seen.plan_s.sum == together.totals()["plan_s"] == together.totals()["plans"]
+        for place in range(min(places, len(together))):
+            plan.at(place)
+        observed.remove(plan.at(0), admitted=False)
+        observed.add(request(f"{at % 3}.{at}", at=float(at)))
+    assert seen.plan_s.total == len(asked)
 
 
 def test_prefills_that_ended_are_told_to_all() -> None:

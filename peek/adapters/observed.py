@@ -160,6 +160,8 @@ class ObservedPlanner:
         self.arrivals = 0
         self.shadow = False
         self._now = 0.0
+        self._plan_s = 0.0
+        """Seconds of all plans when the last one was noted."""
         self._last: Plan | LazyPlan | None = None
         self._answered: Plan | None = None
         self._answer = Plan()
@@ -249,7 +251,8 @@ class ObservedPlanner:
             return False
         self._last = plan
         self._now = now
-        self._seen.plan_s.note(self.observed.totals()["last_plan_s"])
+        before, self._plan_s = self._plan_s, self.observed.totals()["plan_s"]
+        self._seen.plan_s.note(self._plan_s - before)
         return True
 
     def explain(self, request_id: str) -> dict[str, Any] | None:

@@ -96,10 +96,9 @@ class PriorityPlanners:
         return max(planner.eviction_score(node_id) for planner in self._all())
 
     def totals(self) -> dict[str, int | float]:
-        """Return sums over all planners; the last plan's seconds are those of its parts."""
-        totals = {planner: planner.totals() for planner in self._all()}
-        sums = {name: sum(each[name] for each in totals.values()) for name in totals[self._shared]}
-        return {**sums, "last_plan_s": sum(totals[planner]["last_plan_s"] for planner in self._asked or ())}
+        """Return sums over all planners."""
+        totals = [planner.totals() for planner in self._all()]
+        return {name: sum(each[name] for each in totals) for name in totals[0]}
 
     # -- one request -------------------------------------------------------------------------------
 
