@@ -403,6 +403,23 @@ async def test_a_call_that_outlives_its_planner_does_not_keep_the_new_one_from_b
 
 
 @in_a_loop
+async def test_requests_that_were_not_waited_for_count_once() -> None:
+    """Their calls have not had their turn at the deadline: nothing is placed for them in vain."""
+    made, _ = picker()
+    made.options = Options(deadline_s=0.05)
+    free = Event()
+    busy = made._brain.call(free.wait)
+    together = await asyncio.gather(*(made.pick(body(f"{number} {LONG}")) for number in range(6)))
+    free.set()
+    await busy
+    for each in together:
+        made.ended(each, True)
+    stats = (await caught_up(made)).fleet.stats
+    assert (stats.added, stats.dispatched, stats.finished, stats.cancelled) == (6, 6, 6, 0)
+    assert made._brain.abandoned == set()
+
+
+@in_a_loop
 async def test_a_client_that_leaves_while_the_planner_decides_leaves_nothing_behind() -> None:
     made, _ = picker()
     free, asked = slow_planner(made)

@@ -82,6 +82,7 @@ def test_a_scrape_says_what_the_fleet_says(scraped: Scraped) -> None:
     busy(scraped.fleet, scraped.metrics)
     series = scraped.series()
     stats, status = scraped.fleet.stats.as_dict(), scraped.fleet.status()
+    assert stats["added"] == 6, "seven came, one was refused"
     assert stats["refused"] == stats["finished"] == stats["cancelled"] == 1
     for field, metric in COUNTERS.items():
         assert series[f"{metric.name}_total",] == stats[field], field

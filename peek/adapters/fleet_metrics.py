@@ -37,7 +37,7 @@ def _gauge(name: str, text: str, *labels: str) -> Metric:
 
 
 COUNTERS: Final = {
-    "added": _counter("requests", "Requests that came in"),
+    "added": _counter("requests", "Requests that came in and were not refused"),
     "refused": _counter("refused_requests", "Requests that found the queue full"),
     "sticky": _counter("sticky_requests", "Requests that went where half of their prompt was expected"),
     "dispatched": _counter("dispatched_requests", "Times a request was sent to a replica"),

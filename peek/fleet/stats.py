@@ -17,7 +17,7 @@ class FleetStats:
     """Running totals since the fleet was made; `as_dict` for export.
 
     Attributes:
-        added: requests that came in.
+        added: requests that came in and were not refused.
         refused: requests that found the queue full.
         sticky: requests that went to a replica that had or expected half of their prompt or more.
         dispatched: times a request was sent to a replica; one that was requeued counts again.

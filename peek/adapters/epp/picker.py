@@ -77,6 +77,7 @@ class Brain:
         self.runs_since: float | None = None  # when the call began that runs now; None while none does
         self.fleet = FleetPlanner(options.fleet())
         self.metrics = FleetMetrics(self.fleet)
+        self.abandoned: set[str] = set()  # requests whose place nobody waits for any more, until they end
         self._options = options
         self._loop = loop
         self._clock = clock
@@ -125,7 +126,12 @@ class Brain:
     # -- in the thread -------------------------------------------------------------------------------
 
     def place(self, serial: str, body: bytes, session: str, allowed: frozenset[str] | None) -> str:
-        """Return the endpoint for a request, one of `allowed` unless that is None; `NoReplica`."""
+        """Return the endpoint for a request, one of `allowed` unless that is None; `NoReplica`.
+
+        "" for one that was abandoned before its turn: it may come again by `went`, and counts once.
+        """
+        if serial in self.abandoned:
+            return ""
         request, decode_tokens = self._read(serial, body, session)
         with self.metrics.deciding():
             barred = []
@@ -173,6 +179,7 @@ class Brain:
 
     def ended(self, serial: str, endpoint: str) -> None:
         """Note that a request was answered by `endpoint`, or given up (""); an unknown one is ignored."""
+        self.abandoned.discard(serial)
         with self.metrics.deciding():
             if serial in self.fleet and not self.fleet.finished(serial, endpoint):
                 self.fleet.cancel(serial)
@@ -311,6 +318,7 @@ class Picker:
         finally:
             if not finished:  # or cancelled
                 call.add_done_callback(_ignore)
+                brain.abandoned.add(serial)
                 self._tell(brain, brain.ended, serial, "")
         if not finished:
             if brain is self._brain:  # else it hangs, and its call may never come back
