@@ -34,8 +34,8 @@ class PeekOptions:
             targets only to requests that name one, null to no request.  Any client can name a target, so
             named targets count only where this option is set.  With the objective "target" null means 2.0.
         unshared: "arrival" leaves a queue alone in which nothing is shared or cached; "index" orders it, too.
-        fair_share: part of the work that goes to overdue requests while there are any, and to requests not in
-            time while others are in time, in (0, 1).
+        fair_share: part of the work that goes to overdue requests while there are any, and by the order of
+            the dial while requests are in time, in (0, 1).
         grace_tokens: work that is admitted after a request has come before it can be overdue, in tokens;
             infinity switches turns for overdue requests off.
         tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity

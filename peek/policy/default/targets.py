@@ -6,8 +6,9 @@ equally soon after they came, that order leaves the fewest late.  (Moore, "An n 
 algorithm for minimizing the number of late jobs", 1968, drops the longest job from a sequence that is late.)
 A request that is too late has no target any more.
 
-Requests without a target, and late requests, are served beside them in the order of the policy's index.  They
-have a guaranteed share of the work, by stride scheduling over the tokens that are really admitted.
+Requests without a target, and late requests, are served beside them in the order of the policy's index.  It
+has a share of the work, by stride scheduling over the tokens that are really admitted.  Cheap requests in
+time may stand first in that order, too; only the turns of overdue requests are for certain.
 
 The engine's pace is learned: uncached tokens admitted a second while requests wait.
 """
@@ -74,7 +75,7 @@ class Pace:
 class TargetLane:
     """Requests with a target, and the account of which of the two lanes is behind.
 
-    The arguments are options of the policy: `share` goes to the other requests while any is in time.
+    The arguments are options of the policy: `share` goes by the order of the index while any is in time.
     """
 
     def __init__(self, default_s: float | None, share: float) -> None:
