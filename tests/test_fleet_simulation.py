@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from support.fleets import NaiveCacheOf
 
-from bench.fleet import ShardedRouter, shared_prompts
+from bench.builds import ROOT
+from bench.fleet import DRAWN, OURS, ShardedRouter, overall, shared_prompts
 from peek.errors import InvalidConfig, WorkloadError
 from peek.simulation.cells import cell
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
@@ -320,3 +322,30 @@ def test_several_planners_with_a_share_of_the_replicas_each() -> None:
     run = simulate_fleet(faster(workload, 8.0), "peek", shape, router=router)
     assert run["requests"] == one["requests"]
     assert router.given, "a planner with little to do gives replicas to one that has too much"
+
+
+def test_the_page_has_the_figures_of_drawn_mixes() -> None:
+    with (ROOT / "docs/data/fleet_drawn.csv").open(newline="", encoding="utf-8") as stream:
+        rows: list[dict[str, Any]] = list(csv.DictReader(stream))
+    for row in rows:
+        row.update({name: float(row[name] or 0.0) for name in ("mean_s", "p99_s", "job_s")})
+    ours, _, next_best = ([cell.strip() for cell in line.split("|")[1:-1]] for line in overall(rows)[:3])
+    best = {
+        title: min(row["mean_s"] for row in rows if row["cell"] == title and row["router"] not in OURS)
+        for title in [each.title for each in DRAWN.values()]
+    }
+    near = sum(row["mean_s"] <= 1.03 * best[row["cell"]] for row in rows if row["router"] == "peek")
+    page = " ".join((ROOT / "docs/fleet_results.md").read_text(encoding="utf-8").split())
+    assert f"Of {len(best)} mixes" in page
+    assert f"within 3 % of the best other's mean in {near}." in page
+    assert (ours[0], next_best[0]) == ("`peek`", "`llm-d`")
+    assert f"its mean is {ours[1]} times the best of each and its p99 {ours[3]};" in page
+    assert f"next with {next_best[1]} and {next_best[3]}." in page
+    assert f"`peek` takes {ours[2]} times as long" in page
+
+
+def test_a_drawn_mix_is_as_large_as_its_fleet() -> None:
+    two, four = (DRAWN[f"drawn{number}"] for number in (1000, 1001))
+    sizes = [len(each.workload(0).requests) / len(each.speeds) for each in (two, four)]
+    assert all(250 <= size < 260 for size in sizes)
+    assert [len(each.speeds) for each in (two, four)] == [2, 4]

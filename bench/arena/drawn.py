@@ -12,20 +12,19 @@ vLLM-like engine; both simulated engines run each mix.  Columns are those of `be
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from math import exp, log
 from multiprocessing import Pool
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from bench.arena.__main__ import PAGE, between, leaderboard
 from bench.arena.cells import STOCK, Figures, figures_of, show, table
-from bench.arena.kinds import at_load
+from bench.arena.kinds import Draw, at_load
 from bench.builds import ROOT, require_compiled
 from peek.simulation.cost import cost_model_for
 from peek.simulation.simulate import CACHES, simulate
-from peek.simulation.workload import SimRequest, Workload, unique_tokens, with_answers
+from peek.simulation.workload import Workload, with_answers
+from peek.trie.keys import SYMBOL_BYTES
 
 TABLE: Final = ROOT / "docs/data/policies_drawn.csv"
 MARK: Final = "<!-- drawn mixes -->"
@@ -47,10 +46,8 @@ class Mix:
     """The numbers of one mix; lengths are in tokens, each with the sigma of a log-normal draw."""
 
     def __init__(self, number: int, requests: int = REQUESTS) -> None:
-        self.number = number
-        self.requests = requests
-        self.rng = Random(f"mix/{number}")
-        self._texts = 0
+        self.draw = Draw("mix", number, requests)
+        self.rng = self.draw.rng
         pick = self.rng.choice
         self.popularity = pick((0.0, 0.7, 1.0, 1.4))
         self.prefix, self.prefix_sigma = self._between(64, 8000), pick((0.0, 0.6, 1.2))
@@ -65,20 +62,17 @@ class Mix:
         self.arena = round(self._between(15_000, 300_000))
         self.load = pick((0.8, 1.0, 1.2, 1.6))
         self.prefixes = [
-            self._text(self._length(self.prefix, self.prefix_sigma, 12_000))
+            self.draw.text(self._length(self.prefix, self.prefix_sigma, 12_000))
             for _ in range(round(self._between(1, 120)))
         ]
         self.branches: dict[tuple[int, int], bytes] = {}
+        self._chosen = self.draw.zipf(len(self.prefixes), self.popularity)
 
     def _between(self, least: float, most: float) -> float:
         return exp(self.rng.uniform(log(least), log(most)))
 
     def _length(self, median: float, sigma: float, most: int) -> int:
         return min(max(round(median * exp(self.rng.gauss(0.0, sigma))), 1), most)
-
-    def _text(self, tokens: int) -> bytes:
-        self._texts += 1
-        return unique_tokens(f"mix/{self.number}/{self._texts}", self._texts, tokens)
 
     def _gap(self, place: int) -> float:
         """Time to the next arrival; its unit is the mean of even ones."""
@@ -91,41 +85,39 @@ class Mix:
     def _beginning(self) -> bytes:
         if self.rng.random() >= self.shared:
             return b""
-        weights = [(1 + place) ** -self.popularity for place in range(len(self.prefixes))]
-        chosen = self.rng.choices(range(len(self.prefixes)), weights)[0]
+        chosen = self._chosen()
         if not self.branch:
             return self.prefixes[chosen]
         name = chosen, self.rng.randrange(4)
         if name not in self.branches:
-            self.branches[name] = self._text(self.branch)
+            self.branches[name] = self.draw.text(self.branch)
         return self.prefixes[chosen] + self.branches[name]
 
-    def _session(self, begins_s: float, name: str) -> Iterator[SimRequest]:
-        """Yield the turns of a session, or the only request of a client."""
+    def _session(self, begins_s: float) -> None:
+        """Draw the turns of a session, or the only request of a client."""
+        draw = self.draw
         turns = 1 if self.turns == 1 else self.rng.randint(1, 2 * self.turns - 1)
+        session = f"session {len(draw.requests)}" if turns > 1 else ""
         prompt, before = self._beginning(), None
         for turn in range(turns):
-            prompt += self._text(self._length(self.own, self.own_sigma, 6000))
+            prompt += draw.text(self._length(self.own, self.own_sigma, 6000))
             answer = self._length(self.answer, self.answer_sigma, 2000)
-            if len(prompt) // 4 > LONGEST:
+            if len(prompt) // SYMBOL_BYTES > LONGEST:
                 return
-            yield SimRequest(
-                f"{name}-{turn}", begins_s, prompt, len(prompt) // 4, answer, after=before,
-                think_s=self.rng.expovariate(1.0 / self.think_s) if turn else 0.0,
-                session=name if turns > 1 else "",
-            )  # fmt: skip
-            before, prompt = f"{name}-{turn}", prompt + self._text(answer)
+            think_s = self.rng.expovariate(1.0 / self.think_s) if turn else 0.0
+            before = draw.ask(prompt, answer, begins_s, session=session, after=before, think_s=think_s)
+            prompt += draw.text(answer)
 
     def workload(self) -> Workload:
         """Return the mix at its load."""
-        found: list[SimRequest] = []
+        found = self.draw.requests
         clock = 0.0
-        while len(found) < self.requests:
+        while len(found) < self.draw.wanted:
             clock += self._gap(len(found))
-            found.extend(self._session(clock, f"mix-{len(found)}"))
+            self._session(clock)
         largest = max(each.num_tokens + each.output_tokens for each in found)
         workload = Workload(
-            name="mix", load="1", seed=self.number, requests=with_answers(found, 1), warmup=0,
+            name="mix", load="1", seed=self.draw.seed, requests=with_answers(found, 1), warmup=0,
             max_running=self.seats, arena_tokens=max(self.arena, 2 * largest),
         )  # fmt: skip
         return at_load(workload, self.load, "blocks")

@@ -40,10 +40,10 @@ CLOSED_LOOP: Final = 2.0
 
 
 _Length = tuple[float, float, int, int]
-"""The arguments of `_Draw.length`: median, sigma, least and most, in tokens."""
+"""The arguments of `Draw.length`: median, sigma, least and most, in tokens."""
 
 
-class _Draw:
+class Draw:
     """Draws texts, lengths and requests of one workload."""
 
     def __init__(self, kind: str, seed: int, wanted: int) -> None:
@@ -100,7 +100,7 @@ class _Draw:
         return name
 
 
-def _rag(draw: _Draw) -> None:
+def _rag(draw: Draw) -> None:
     """Three of sixty documents in random order behind a system prompt, then a question."""
     system = draw.text(250)
     documents = draw.texts(60, 700, 0.4, 200, 2000)
@@ -117,7 +117,7 @@ def _rag(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(120, 0.6, 16, 500), draw.start())
 
 
-def _chat(draw: _Draw) -> None:
+def _chat(draw: Draw) -> None:
     """Conversations of people with a few apps; a turn arrives when the answer before it has been read."""
     systems = draw.texts(6, 400, 0.5, 100, 1200)
     while len(draw.requests) < draw.wanted:
@@ -127,7 +127,7 @@ def _chat(draw: _Draw) -> None:
 
 
 def _talk(
-    draw: _Draw, text: bytes, at_s: float, turns: int, asks: _Length, answers: _Length,
+    draw: Draw, text: bytes, at_s: float, turns: int, asks: _Length, answers: _Length,
     thinks: tuple[float, float],
 ) -> None:  # fmt: skip
     """Let questions and answers follow a text; `thinks`: median and sigma of the pauses, seconds."""
@@ -140,7 +140,7 @@ def _talk(
         text += draw.text(answer)
 
 
-def _agents(draw: _Draw) -> None:
+def _agents(draw: Draw) -> None:
     """Agents with tools; one step in four gives its context to several sub-agents and waits for the last."""
     tools = draw.texts(4, 2500, 0.4, 1000, 5000)
     while len(draw.requests) < draw.wanted:
@@ -159,7 +159,7 @@ def _agents(draw: _Draw) -> None:
                     after = name
 
 
-def _step(draw: _Draw, text: bytes, at_s: float, session: str, after: str | None) -> tuple[str, bytes]:
+def _step(draw: Draw, text: bytes, at_s: float, session: str, after: str | None) -> tuple[str, bytes]:
     """One request of an agent: its answer calls a tool, whose result is part of the next prompt."""
     answer = draw.length(60, 0.6, 10, 300)
     think_s = draw.rng.lognormvariate(log(0.3), 1.0) if after else 0.0
@@ -167,7 +167,7 @@ def _step(draw: _Draw, text: bytes, at_s: float, session: str, after: str | None
     return name, text + draw.text(answer) + draw.text(draw.length(200, 1.0, 20, 2500))
 
 
-def _mixed(draw: _Draw) -> None:
+def _mixed(draw: Draw) -> None:
     """Short interactive requests, and long ones of a batch that arrive several at a time."""
     system = draw.text(300)
     batch_system = draw.text(800)
@@ -182,7 +182,7 @@ def _mixed(draw: _Draw) -> None:
             draw.ask(short, draw.length(120, 0.6, 10, 400), at_s, tenant="people")
 
 
-def _flips(draw: _Draw) -> None:
+def _flips(draw: Draw) -> None:
     """Templates whose answers alternate between short and long for a while each."""
     templates = draw.texts(24, 1200, 0.5, 300, 3000)
     pick = draw.zipf(24, 0.8)
@@ -193,7 +193,7 @@ def _flips(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(450 if long else 30, 0.3, 4, 1200), draw.start())
 
 
-def _lora(draw: _Draw) -> None:
+def _lora(draw: Draw) -> None:
     """LoRA adapters, each with a system prompt and a namespace of its own."""
     systems = draw.texts(10, 500, 0.6, 100, 1500)
     pick = draw.zipf(10)
@@ -203,13 +203,13 @@ def _lora(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(120, 0.7, 8, 500), draw.start(), namespace=f"adapter-{adapter}")
 
 
-def _alone(draw: _Draw) -> None:
+def _alone(draw: Draw) -> None:
     """Prompts that share nothing."""
     for _ in range(draw.wanted):
         draw.ask(draw.text(draw.length(600, 1.1, 32, 8000)), draw.length(150, 0.8, 8, 800), draw.start())
 
 
-def _documents(draw: _Draw) -> None:
+def _documents(draw: Draw) -> None:
     """Long documents, each with some questions that arrive close to each other."""
     documents = draw.texts(160, 5500, 0.5, 1500, 14000)
     near: list[int] = []
@@ -222,7 +222,7 @@ def _documents(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(90, 0.6, 8, 400), draw.start())
 
 
-def _templates(draw: _Draw) -> None:
+def _templates(draw: Draw) -> None:
     """Floods of a few dozen templates with short fields."""
     templates = draw.texts(60, 1600, 0.6, 300, 5000)
     pick = draw.zipf(60)
@@ -230,7 +230,7 @@ def _templates(draw: _Draw) -> None:
         draw.ask(templates[pick()] + draw.text(draw.length(25, 0.5, 5, 100)), 100, draw.start())
 
 
-def _code(draw: _Draw) -> None:
+def _code(draw: Draw) -> None:
     """Completions in editors: each prompt is the file above the cursor, a bit longer each time."""
     while len(draw.requests) < draw.wanted:
         text = draw.text(draw.length(1800, 0.6, 200, 6000))
@@ -243,7 +243,7 @@ def _code(draw: _Draw) -> None:
             text += draw.text(draw.length(25, 0.9, 2, 200))
 
 
-def _thoughts(draw: _Draw) -> None:
+def _thoughts(draw: Draw) -> None:
     """Trees of thoughts: three levels of four continuations, of which three go on."""
     tasks = draw.texts(3, 900, 0.3, 400, 2000)
     while len(draw.requests) < draw.wanted:
@@ -261,7 +261,7 @@ def _thoughts(draw: _Draw) -> None:
             level = below
 
 
-def _judges(draw: _Draw) -> None:
+def _judges(draw: Draw) -> None:
     """Models as judges: a rubric, a document, one of many answers to it; a short verdict."""
     rubrics = draw.texts(5, 1200, 0.3, 500, 2500)
     documents = draw.texts(120, 1500, 0.5, 300, 4000)
@@ -272,7 +272,7 @@ def _judges(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(12, 0.4, 3, 60), draw.start())
 
 
-def _map_reduce(draw: _Draw) -> None:
+def _map_reduce(draw: Draw) -> None:
     """Jobs that send their chunks at once, behind common instructions, and then sum up the answers."""
     instructions = draw.texts(12, 600, 0.5, 200, 1500)
     while len(draw.requests) < draw.wanted:
@@ -284,7 +284,7 @@ def _map_reduce(draw: _Draw) -> None:
         draw.ask(task + draw.text(1500), 300, at_s, session=session, after=last, think_s=0.1)
 
 
-def _samples(draw: _Draw) -> None:
+def _samples(draw: Draw) -> None:
     """Each prompt eight times at once, for a vote over the answers."""
     examples = draw.texts(10, 1500, 0.4, 500, 3000)
     while len(draw.requests) < draw.wanted:
@@ -294,7 +294,7 @@ def _samples(draw: _Draw) -> None:
             draw.ask(prompt, draw.length(350, 0.5, 50, 1000), at_s)
 
 
-def _few_shot(draw: _Draw) -> None:
+def _few_shot(draw: Draw) -> None:
     """Lists of examples of which each prompt has the first few or many."""
     tasks = [draw.texts(40, 180, 0.4, 60, 500) for _ in range(6)]
     for _ in range(draw.wanted):
@@ -303,7 +303,7 @@ def _few_shot(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(60, 0.6, 8, 300), draw.start())
 
 
-def _voice(draw: _Draw) -> None:
+def _voice(draw: Draw) -> None:
     """Spoken conversations in short turns, beside summaries of long calls that share nothing."""
     personas = draw.texts(8, 1500, 0.3, 700, 3000)
     while len(draw.requests) < draw.wanted:
@@ -315,7 +315,7 @@ def _voice(draw: _Draw) -> None:
         _talk(draw, text, at_s, turns, (25, 0.5, 5, 100), (40, 0.4, 8, 120), (3.0, 0.5))
 
 
-def _bursts(draw: _Draw) -> None:
+def _bursts(draw: Draw) -> None:
     """Thirty quiet templates; now and then somebody sends sixty requests of a new one at once."""
     templates = draw.texts(30, 800, 0.5, 200, 2500)
     while len(draw.requests) < draw.wanted:
@@ -330,7 +330,7 @@ def _bursts(draw: _Draw) -> None:
             draw.ask(prompt, draw.length(150, 0.6, 10, 600), at_s)
 
 
-def _customers(draw: _Draw) -> None:
+def _customers(draw: Draw) -> None:
     """Forty customers of a service, each with a prefix of its own and five tools behind it."""
     prefixes = draw.texts(40, 700, 0.5, 200, 2000)
     tools = [draw.texts(5, 500, 0.5, 100, 1500) for _ in prefixes]
@@ -341,7 +341,7 @@ def _customers(draw: _Draw) -> None:
         draw.ask(prompt, draw.length(100, 0.8, 8, 600), draw.start())
 
 
-KINDS: Final[dict[str, Callable[[_Draw], None]]] = {
+KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "rag": _rag,
     "chat": _chat,
     "agents": _agents,
@@ -354,7 +354,7 @@ KINDS: Final[dict[str, Callable[[_Draw], None]]] = {
     "code": _code,
 }
 
-LATER: Final[dict[str, Callable[[_Draw], None]]] = {
+LATER: Final[dict[str, Callable[[Draw], None]]] = {
     "thoughts": _thoughts,
     "judges": _judges,
     "map-reduce": _map_reduce,
@@ -371,7 +371,7 @@ def build(kind: str, seed: int, arena_tokens: int = ARENAS[0], wanted: int | Non
 
     Equal arguments give equal requests on every machine.
     """
-    draw = _Draw(kind, seed, REQUESTS if wanted is None else wanted)
+    draw = Draw(kind, seed, REQUESTS if wanted is None else wanted)
     (KINDS | LATER)[kind](draw)
     requests = sorted(with_answers(draw.requests, 1), key=lambda each: each.arrival_s)
     return Workload(

@@ -472,8 +472,7 @@ class Planner:
         """How much the queue needs a cached node or block; the lowest goes first, 0.0 is no demand.
 
         O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when eviction is
-        left to the engine.  Before the first plan it is 0.0, too, except for
-        `chained` keys.
+        left to the engine.  Before the first plan it is 0.0, too, except for `chained` keys.
 
         Args:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
