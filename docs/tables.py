@@ -124,7 +124,7 @@ FOUND = {
     "clashes[]": "distributions that exclude this one",
     "packages.*": "version, or null",
     "policies.*": "those of other distributions: name and place",
-    "adapters.*": "whether the adapter is included",
+    "adapters.*": "whether the engine finds a plug-in of `peek`",
     "active": "the policy asked for, stock, or null for a mistake",
     "mode": "on, shadow, off",
     "options.*": "every option in force",

@@ -600,6 +600,16 @@ def test_doctor_says_whether_the_engine_found_is_one_that_was_tested(
     assert re.search(r"^peek\.adapters\.sglang +not tested on 0\.6\.0; on 0\.5\.9, ", shown, re.MULTILINE)
 
 
+def test_doctor_says_whether_the_engines_find_a_plug_in(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    assert diagnosed(capsys)["adapters"] == {"vllm": True, "sglang": True}
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # no distribution is there, as in an unpacked folder
+    assert diagnosed(capsys)["adapters"] == {"vllm": False, "sglang": False}
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.count("; no plug-in: install peek-kv with pip") == 2
+
+
 @pytest.mark.parametrize(
     ("variables", "active"),
     [

