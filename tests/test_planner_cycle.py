@@ -200,6 +200,23 @@ def test_a_queue_that_names_a_request_twice_is_refused_each_time() -> None:
     assert planner.cycle(engine, CACHE, NOW) == ["r0"]
 
 
+def test_a_request_named_twice_hides_no_departure() -> None:
+    """As many names as before, and not the same requests; a queue that is refused changes nothing."""
+    engine, planner = FakeEngine(), Planner()
+    engine.arrive((1, 2))
+    engine.arrive((1, 2))
+    planner.cycle(engine, CACHE, NOW)
+    engine.waiting = ["r0", "r0"]
+    with pytest.raises(DuplicateRequest, match="twice"):
+        planner.cycle(engine, CACHE, NOW)
+    assert engine.waiting == ["r0", "r0"], "it is given no order of requests that have left"
+    engine.arrive((1, 2))
+    engine.waiting = ["r0", "r1", "r2", "r2"]
+    with pytest.raises(DuplicateRequest, match="twice"):
+        planner.cycle(engine, CACHE, NOW)
+    assert "r2" not in planner
+
+
 def test_the_direct_calls_and_cycle_go_together() -> None:
     engine, planner = FakeEngine(), Planner()
     engine.arrive((1, 2))

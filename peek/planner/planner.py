@@ -441,11 +441,11 @@ class Planner:
 
     def _synchronise(self, queue: WaitingQueue, waiting: list[str]) -> None:
         """Add and remove requests until those of `waiting`, the queue's ids, wait here.  O(n)."""
+        present = set(waiting)
+        if len(present) < len(waiting):
+            raise DuplicateRequest("the queue names a waiting request twice")
         arrived = [request_id for request_id in waiting if request_id not in self]
         if len(waiting) - len(arrived) != len(self):
-            present = set(waiting)
-            if len(present) < len(waiting):
-                raise DuplicateRequest("the queue names a waiting request twice")
             for request in self.requests():
                 if request.request_id not in present:
                     cost: Any = queue.uncached_tokens(request.request_id)
