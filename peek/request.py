@@ -77,8 +77,8 @@ class PendingRequest:
     """
 
     __slots__ = (
-        "_arrival_time", "_namespace", "_request_id", "heads", "key", "num_tokens", "placed", "session",
-        "tail", "tenant", "ttft_target_s", *_SIGNALS,
+        "_arrival_time", "_namespace", "_request_id", "_tenant", "heads", "key", "num_tokens", "placed",
+        "session", "tail", "ttft_target_s", *_SIGNALS,
     )  # fmt: skip
 
     # Compiled code checks `str` by itself, and its error names no argument: hence `object` for the texts.
@@ -102,7 +102,7 @@ class PendingRequest:
         self._namespace: str = namespace if isinstance(namespace, str) else _no_text("namespace", namespace)
         self.num_tokens: i64 = count_of(name, "num_tokens", num_tokens)
         self.tail: i64 = count_of(name, "tail", tail)
-        self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
+        self._tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.heads: tuple[object, ...] = _names(name, heads)
         self.session: str = session if isinstance(session, str) else _no_text("session", session)
         self.ttft_target_s: float | None = None
@@ -122,7 +122,7 @@ class PendingRequest:
         self.lane: i64 = NO_LANE
         self.placed: i64 = 0  # the planner's number of the last order it was found in
 
-    # Read-only, because the tree files a request under these: a policy that changed one would lose it.
+    # Read-only, because tree and accounts file a request under these: who changed one would lose it.
 
     @property
     def request_id(self) -> str:
@@ -138,6 +138,11 @@ class PendingRequest:
     def namespace(self) -> str:
         """What keeps equal token sequences from sharing KV."""
         return self._namespace
+
+    @property
+    def tenant(self) -> str:
+        """The name that the request is accounted to."""
+        return self._tenant
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = tuple(getattr(self, name) for name in _GIVEN)

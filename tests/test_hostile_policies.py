@@ -62,6 +62,11 @@ def renamed(queue: list[PendingRequest], cycle: Cycle) -> Any:
     return queue
 
 
+def handed_over(queue: list[PendingRequest], cycle: Cycle) -> Any:
+    queue[0].tenant = "somebody else"
+    return queue
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -126,6 +131,7 @@ FAULTS: dict[str, tuple[Order, str]] = {
     "a copy": (copied, "'r0', which is not the one that waits"),
     "a stranger": (long_gone, "'gone', which is not the one that waits"),
     "renames one": (renamed, "raised AttributeError"),
+    "hands one to another tenant": (handed_over, "raised AttributeError"),
     "swaps names": (swapped_names, "raised AttributeError"),
     "raises ValueError": (raising(ValueError("no")), "raised ValueError: no"),
     "raises StopIteration": (raising(StopIteration()), "raised StopIteration"),

@@ -79,6 +79,14 @@ def test_a_waiting_request_is_copied_with_its_signals(how: str) -> None:
     planner.tree.check()
 
 
+@pytest.mark.parametrize("name", ["request_id", "arrival_time", "namespace", "tenant"])
+def test_what_a_request_is_filed_under_stays(name: str) -> None:
+    """Whoever changed it would lose the request, or leave a tenant behind that waits for ever."""
+    request = PendingRequest("a", [1, 2], 0.0)
+    with pytest.raises(AttributeError, match=name):
+        setattr(request, name, getattr(request, name))
+
+
 def test_the_key_of_a_deep_copy_is_its_own() -> None:
     request = PendingRequest("a", [1, 2], 0.0)
     shallow, deep = copy.copy(request), copy.deepcopy(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -180,9 +181,7 @@ def test_one_tenant_changes_nothing(label: str, scene: Scene) -> None:
     for tenant in ("", "somebody"):
         planner = Planner(PRESETS[label])
         for row in scene.rows:
-            request = row.request()
-            request.tenant = tenant
-            planner.add(request)
+            planner.add(replace(row, tenant=tenant).request())
         plans.append(planner.plan(scene.cache(), scene.now))
     assert plans[0] == plans[1]
 
