@@ -35,6 +35,7 @@ from peek.request import NO_LANE
 from peek.simulation.caches import RadixCache
 from peek.testing.twins import common_length
 from peek.trie.keys import pack
+from peek.trie.tree_view import TreeView
 
 EMPTY = cache_of([])
 LABELS = list(PRESETS)
@@ -142,6 +143,21 @@ def test_lengths_come_from_the_key_where_nothing_is_shared_too() -> None:
     assert planner.plan(EMPTY, NOW).stood_aside
     planner.remove("r0")
     assert (planner.stats.prompt_tokens, planner.stats.uncached_admitted) == (10, 10)
+
+
+def test_who_leaves_before_the_first_plan_is_charged_the_whole_key() -> None:
+    """By the planner's `unit_tokens`, then by those of the last plan's cache."""
+    planner = Planner(unit_tokens=4)
+    planner.add(PendingRequest("before", [1, 2, 3], 0.0))
+    assert planner.remove("before") == 12
+    planner.plan(TreeView(PendingTree(), 16), NOW)
+    for name in ("waits", "held"):
+        planner.add(PendingRequest(name, [1, 2, 3], NOW))
+    planner.hold("held")
+    assert [planner.remove(name) for name in ("waits", "held")] == [48, 48]
+    planner.add(PendingRequest("told", [1, 2, 3], NOW))
+    assert planner.remove("told", uncached_tokens=5) == 5
+    assert (planner.stats.prompt_tokens, planner.stats.uncached_admitted) == (156, 113)
 
 
 def test_fair_picks_are_counted() -> None:

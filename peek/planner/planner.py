@@ -57,8 +57,8 @@ class Planner:
             for that cycle, the plan says why, and `stats.policy_faults` counts it.
         plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
             a `version`) changes; 0.0 orders anew in each call.
-        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1; what is learned of prompts
-            by their first tokens goes by it.
+        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1.  What is learned of prompts
+            by their first tokens goes by it, and lengths left to the key until a cache tells.
         learns: whether the driver calls `answered`.  If not, the policy is told to learn nothing of answers
             and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 
@@ -96,7 +96,7 @@ class Planner:
             self._in_flight = in_flight_gate
         elif in_flight_gate:
             self._in_flight = PrefillsInFlight()
-        self._signals = Signals(self.tree, self._in_flight, self.stats)
+        self._signals = Signals(self.tree, self._in_flight, self.stats, unit_tokens)
         self._arrivals = ArrivalOrder()
         self._eviction = settings.build_eviction() if eviction is None else eviction
         self._marks = MarkIndex(self.tree)
@@ -146,7 +146,7 @@ class Planner:
         Args:
             admitted: False if it was aborted or withdrawn.
             uncached_tokens: prompt tokens that the engine really has to compute for it; None takes what the
-                last plan expected.
+                last plan expected, the whole prompt if it was in none.
 
         Returns:
             The uncached tokens that are charged for it, 0 if it was not admitted.  A held request is expected
@@ -168,7 +168,7 @@ class Planner:
             if admitted and in_flight is not None:
                 key = self.tree.key_of(request_id)
             request = self.tree.remove(request_id)
-        self._arrivals.forget(request_id)
+        self._arrivals.forget(request_id, self._signals.unit_tokens)
         if in_flight is not None:
             if key:
                 in_flight.admit(request_id, key, request.namespace)
@@ -522,16 +522,16 @@ class ArrivalOrder:
         if request.num_tokens == 0:
             self._unsized[request.request_id] = request
 
-    def forget(self, request_id: str) -> None:
-        """Note that a request waits no more.  O(1)."""
-        self._unsized.pop(request_id, None)
+    def forget(self, request_id: str, unit_tokens: i64) -> None:
+        """Note that a request waits no more; fill in its length if it has been in no plan.  O(1)."""
+        request = self._unsized.pop(request_id, None)
+        if request is not None:
+            _fill_length(request, unit_tokens)
 
     def fill_lengths(self, unit_tokens: i64) -> None:
         """Fill in prompt lengths in tokens that the caller left to the key.  O(requests added since)."""
         for request in self._unsized.values():
-            if request.num_tokens == 0:
-                symbols = min(request.length + request.tail, i64(MAX_TOKENS) // unit_tokens)
-                request.num_tokens = symbols * unit_tokens
+            _fill_length(request, unit_tokens)
         self._unsized.clear()
 
     def of(self, tree: PendingTree) -> list[PendingRequest]:
@@ -545,6 +545,12 @@ class ArrivalOrder:
                 self._requests.sort(key=arrival)
             self._version = tree.version
         return self._requests
+
+
+def _fill_length(request: PendingRequest, unit_tokens: i64) -> None:
+    if request.num_tokens == 0:
+        symbols = min(request.length + request.tail, i64(MAX_TOKENS) // unit_tokens)
+        request.num_tokens = symbols * unit_tokens
 
 
 def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> Plan:

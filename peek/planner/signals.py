@@ -112,7 +112,9 @@ def _note(top: Node, stop: Node | None, coming_len: i64, noted: list[PendingRequ
 class Signals:
     """Brings `cached_len`, `coming_len` and the tree's signals up to date when they are asked for."""
 
-    def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats) -> None:
+    def __init__(
+        self, tree: PendingTree, in_flight: PrefillsInFlight | None, stats: PlannerStats, unit_tokens: int
+    ) -> None:
         self.cache: CacheView | None = None
         """The cache of the last plan."""
         self._tree = tree
@@ -122,7 +124,8 @@ class Signals:
         """Requests with a `coming_len`; all others have 0."""
         self._walk = DualWalk(tree)
         self._walked = False
-        self._unit: i64 = 1
+        self.unit_tokens: i64 = unit_tokens
+        """Tokens per symbol of the cache of the last plan; before it as the driver says."""
         self._refreshed: i64 = -1
         self._theta: i64 = -1
 
@@ -133,7 +136,7 @@ class Signals:
         """
         unit = unit_tokens_of(cache)
         self.cache = cache
-        self._unit = unit
+        self.unit_tokens = unit
         self._walked = False
         return unit
 
@@ -146,8 +149,8 @@ class Signals:
         if self._walked or cache is None:
             return
         if self._in_flight is not None:
-            self._in_flight.note_coming(self._tree, self._unit, self._coming)
-        self._walk.walk_held(cache, self._unit)
+            self._in_flight.note_coming(self._tree, self.unit_tokens, self._coming)
+        self._walk.walk_held(cache, self.unit_tokens)
         self._walked = True
         self._stats.cache_calls += self._walk.advances
 
@@ -164,7 +167,7 @@ class Signals:
 
         The caller holds the tree.
         """
-        theta = (theta_tokens + self._unit - 1) // self._unit
+        theta = (theta_tokens + self.unit_tokens - 1) // self.unit_tokens
         if self._refreshed != self._tree.version or self._theta != theta:
             self._tree.refresh_held(theta)
             self._refreshed = self._tree.version

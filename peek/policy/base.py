@@ -198,7 +198,7 @@ class AdmissionPolicy:
     def arrived(self, request: PendingRequest) -> None:
         """Called when a request begins to wait, also after it was preempted or held.
 
-        Its key is in the tree; `cached_len` is not yet known.
+        Its key is in the tree; `cached_len` is not yet known, nor is `num_tokens` if it is left to the key.
         """
 
     def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
