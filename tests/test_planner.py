@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
@@ -79,6 +82,18 @@ def test_a_refused_request_leaves_no_trace(chained: bool) -> None:
         with pytest.raises(UnknownRequest, match="'nobody'"):
             planner.remove("nobody", admitted=admitted)
     assert state(planner) == before
+    assert planner.plan(EMPTY, NOW) == ["r0", "r1"]
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_planner_and_tree_are_not_copied(how: Callable[[object], object]) -> None:
+    planner = planner_of(rows_of([1, 2, 3], [1, 2, 4]))
+    for what, name in ((planner, "Planner"), (planner.tree, "PendingTree")):
+        with pytest.raises(TypeError, match=f"a {name} cannot be copied or pickled"):
+            how(what)
+    planner.plan(EMPTY, NOW)
+    with pytest.raises(TypeError, match="a Planner cannot be copied"):
+        how(planner)
     assert planner.plan(EMPTY, NOW) == ["r0", "r1"]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import TYPE_CHECKING, Any, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
 from mypy_extensions import i64
 
@@ -63,7 +63,8 @@ class Planner:
             and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 
     Use it from one thread at a time, and do not call it from a policy or cache view while a call is under
-    way.  Both end in `PlannerBusy` where both calls need the tree of waiting requests.
+    way.  Both end in `PlannerBusy` where both calls need the tree of waiting requests.  A copy or pickle
+    is refused with `TypeError`; a forked process has a planner of its own.
     """
 
     def __init__(
@@ -104,6 +105,9 @@ class Planner:
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
         """Waiting requests that are in no plan, by id; see `hold`.  Do not change it."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Planner cannot be copied or pickled: make a new one and add what waits")
 
     # -- arrivals and departures -------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ docs/pending_tree.md gives the reason for each choice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, NoReturn, final
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.native import i64
@@ -61,7 +61,7 @@ class PendingTree:
     For one thread at a time.  A method that changes the tree holds it, and so does a `DualWalk`.  A second
     change meanwhile, from another thread or from code that the holder called, raises `PlannerBusy` and does
     nothing.  This finds mistakes; it is no lock.  Questions are never refused; answers during a change mean
-    nothing.
+    nothing.  A copy or pickle of a tree is refused with `TypeError`.
 
     Args:
         chained: whether symbols are chained block hashes, so that each occurs at one place of the tree only;
@@ -83,6 +83,9 @@ class PendingTree:
         """Grows with every change; equal versions mean equal trees."""
         self.walks: i64 = 0
         """Grows with every dual-walk that left a mark, also one that went on from earlier marks."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a PendingTree cannot be copied or pickled: insert what waits into a new one")
 
     def __len__(self) -> int:
         """Number of waiting requests.  O(1)."""
