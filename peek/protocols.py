@@ -55,7 +55,8 @@ class CacheView(Protocol):
       may have come in, but anything may have gone.  Walks then look along these keys, at what was cached and
       at new requests only.
     - `keeps_since(version) -> bool`: used with `inserted_since`; whether the cache still holds all that it
-      held at that version.  If so, cursors are still good, and walks skip what was cached.
+      held at that version, and cursors from then stand where they stood, also in entries that were split.
+      Walks then go on from these cursors and skip what was cached.
     - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
     - `lone_requests`: number of waiting requests that, as the cache knows, share with no other request and
       hit nothing.  Where that is all of them, nothing is walked.
@@ -86,7 +87,11 @@ class CacheView(Protocol):
         ...
 
     def node_id(self, cursor: Any) -> int:
-        """Return the cache node or block that holds the symbol in front of `cursor`; for demand marks."""
+        """Return the cache node or block that holds the symbol in front of `cursor`; for demand marks.
+
+        An engine that evicts asks for scores while its cache changes, so the cursor may be one of the last
+        walk whose entry has gone since.
+        """
         ...
 
 
@@ -98,7 +103,10 @@ class CacheTree(CacheView, Protocol):
     """
 
     def parent_id(self, node_id: int) -> int:
-        """Return the parent of a cache node; 0 for a root, and where the parent is a root without symbols."""
+        """Return the parent of a cache node; 0 for a root, and where the parent is a root without symbols.
+
+        0 also for a node that has gone since the last walk.
+        """
         ...
 
 

@@ -386,6 +386,34 @@ def test_a_view_of_what_was_is_caught() -> None:
         checked_while_it_changes(OfYesterday())
 
 
+class Tabled(Changing):
+    """Knows only what is cached now: a node that has gone is a `KeyError`."""
+
+    asked = "node_id"
+
+    def gone(self, place: Place) -> bool:
+        return longest(self.held, place) < len(place[1])
+
+    def node_id(self, cursor: Any) -> Any:
+        if self.asked == "node_id" and self.gone(cursor):
+            raise KeyError(cursor)
+        return super().node_id(cursor)
+
+    def parent_id(self, node_id: int) -> Any:
+        if self.gone(next(place for place, known in self.ids.items() if known == node_id)):
+            raise KeyError(node_id)
+        return super().parent_id(node_id)
+
+
+@pytest.mark.parametrize("asked", ["node_id", "parent_id"])
+def test_a_node_that_has_gone_may_still_be_asked_about(asked: str) -> None:
+    view = Tabled()
+    view.asked = asked
+    with pytest.raises(AssertionError, match="node_id or parent_id raised KeyError"):
+        checked_while_it_changes(view)
+    check_cache_view(view, view.longest_match, prompts=KEYS, change=view.change, examples=5, chained=True)
+
+
 def test_a_change_that_changes_nothing_proves_nothing() -> None:
     view = View()
     with pytest.raises(AssertionError, match="moved the match of no prompt"):

@@ -8,7 +8,7 @@ A view must have the members of `CacheView` and these properties:
 - **cursors stay good**: a cursor is used again for every child of a tree node, so `advance` leaves it alone;
 - **reading changes nothing**: the engine's own answers are the same afterwards;
 - **nodes are nodes**: `node_id` names one place by one id, not 0; `parent_id`, if there is one, leads from it
-  through the nodes above to 0;
+  through the nodes above to 0, and neither fails where an entry has gone since the walk;
 - **an honest version**, if there is one: it moves whenever an answer did.
 """
 
@@ -18,11 +18,13 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from peek.eviction.index import MarkIndex
 from peek.protocols import CacheView
 from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import show_place, tree_of
 from peek.testing.twins import Place, radix_nodes
 from peek.trie.dual_walk import DualWalk
+from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -56,7 +58,8 @@ def check_cache_view(
         namespaces: namespaces of the cache; every prompt is tried in each.
         absent: symbols that no cached key has, for prompts that part from cached ones.
         chained: whether symbols are chained block hashes; prompts are then cut, never put together anew.
-        change: changes what the cache holds, a little at each call; needed for the check of `version`.
+        change: changes what the cache holds, a little at each call; needed for the checks of `version` and of
+            entries that have gone.
         examples: number of pending trees to try; None takes it from hypothesis' settings profile.
 
     Raises `AssertionError` with the smallest pending tree that was found, or if nothing asked for is cached,
@@ -77,7 +80,7 @@ def check_cache_view(
 
     for_all(_queues(stock, tuple(absent), chained), check, examples)
     if change is not None:
-        _check_version(view, longest_match, stock, change)
+        _check_version(view, longest_match, stock, change, chained)
 
 
 def _check_members(view: CacheView) -> None:
@@ -172,16 +175,23 @@ def _show(waiting: dict[str, Place]) -> str:
 
 
 def _check_version(
-    view: CacheView, longest_match: LongestMatch, stock: Sequence[Place], change: Callable[[], object]
+    view: CacheView,
+    longest_match: LongestMatch,
+    stock: Sequence[Place],
+    change: Callable[[], object],
+    chained: bool,
 ) -> None:
     """Walk one tree again and again while the cache changes, as a planner does."""
-    walk = DualWalk(tree_of({f"r{i}": place for i, place in enumerate(stock)}))
+    tree = tree_of({f"r{i}": place for i, place in enumerate(stock)})
+    walk = DualWalk(tree)
     walk.match(view)
     expected = _matches(longest_match, stock)
     moved = False
     for _ in range(_CHANGES):
         version = getattr(view, "version", None)
         change()
+        if not chained:  # a symbol is its own mark there
+            _check_old_marks(view, tree, walk.epoch)
         before, expected = expected, _matches(longest_match, stock)
         differs = [i for i, was in enumerate(before) if was != expected[i]]
         moved = moved or bool(differs)
@@ -196,6 +206,15 @@ def _check_version(
             raise AssertionError(f"after a change of the cache the view gives {found}, not {expected}")
     if not moved:
         raise AssertionError(f"change was called {_CHANGES} times and moved the match of no prompt")
+
+
+def _check_old_marks(view: CacheView, tree: PendingTree, epoch: int) -> None:
+    """Look for demand by the marks of a walk before the last change, as an engine does that evicts."""
+    try:
+        MarkIndex(tree).refresh(view, epoch)
+    except Exception as error:
+        asked = "asked by cursors of the last walk, after a change of the cache, node_id or parent_id raised"
+        raise AssertionError(f"{asked} {type(error).__name__}: {error}") from error
 
 
 class Cursor(NamedTuple):
