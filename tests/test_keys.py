@@ -126,7 +126,7 @@ BAD_SYMBOLS = [
 ]
 
 BAD_SHAPES = [
-    ([], "empty key"),
+    ([], "empty key: a request needs a symbol; one of its own if it fills no page or block"),
     ((), "empty key"),
     (b"", "empty key"),
     (bytearray(), "empty key"),

@@ -68,7 +68,7 @@ def pack(key: object) -> bytes:
     else:
         packed = _pack_other(key)
     if not packed:
-        raise InvalidKey("empty key: a request needs at least one symbol")
+        raise InvalidKey("empty key: a request needs a symbol; one of its own if it fills no page or block")
     if len(packed) & 3:
         raise InvalidKey(f"key of {len(packed)} bytes is not a whole number of int32 symbols")
     return packed
