@@ -53,8 +53,9 @@ class Planner:
         in_flight_gate: whether the engine shows a prefix to others only when its prefill ends, and the driver
             calls `prefilled`.  Siblings of a prefill under way then wait for it.  Several planners of one
             engine share a `PrefillsInFlight`, given here.
-        strict: whether a policy's failure raises `PolicyFault`.  Otherwise the queue keeps its arrival order
-            for that cycle, the plan says why, and `stats.policy_faults` counts it.
+        strict: whether a policy's failure raises `PolicyFault`; a request that it hears of has then come or
+            gone all the same.  Otherwise the queue keeps its arrival order for that cycle, the plan says why,
+            and `stats.policy_faults` counts it.
         plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
             a `version`) changes; 0.0 orders anew in each call.
         unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1.  What is learned of prompts
@@ -205,7 +206,7 @@ class Planner:
         """Put a held request that can run again back where it stood when it arrived.
 
         Args:
-            key, tail: as of a `PendingRequest`; the symbols may have changed.
+            key, tail: as of a `PendingRequest`; the symbols may have changed, `num_tokens` stays.
 
         Raises:
             UnknownRequest: it is not held.
@@ -224,8 +225,8 @@ class Planner:
     def prefilled(self, request_id: str) -> None:
         """Note that an admitted request's prefill ended, or that the request is gone.  O(depth).
 
-        Its prefix is visible now.  For engines with `in_flight_gate`.  Unknown ids are ignored.  The call may
-        precede the admission.
+        Its prefix is visible now, or will not come.  For engines with `in_flight_gate`.  Unknown ids are
+        ignored.  The call may precede the admission.
         """
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
