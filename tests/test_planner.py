@@ -31,7 +31,7 @@ from peek import (
     UnknownRequest,
 )
 from peek.config import POLICIES
-from peek.planner.signals import PrefillsInFlight
+from peek.planner import PrefillsInFlight
 from peek.policy.lanes import FAIR_LANE
 from peek.policy.sections import SIBLING
 from peek.request import NO_LANE

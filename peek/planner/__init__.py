@@ -2,6 +2,7 @@
 
 from peek.planner.plan import LazyPlan, Plan, Upcoming
 from peek.planner.planner import Planner
+from peek.planner.signals import PrefillsInFlight
 from peek.planner.stats import PlannerStats
 
-__all__ = ["LazyPlan", "Plan", "Planner", "PlannerStats", "Upcoming"]
+__all__ = ["LazyPlan", "Plan", "Planner", "PlannerStats", "PrefillsInFlight", "Upcoming"]
