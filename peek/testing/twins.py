@@ -157,7 +157,7 @@ class Pages:
 
 
 class NaiveCacheView:
-    """`CacheView` (and `CacheTree`) over a `NaiveCache`.
+    """`CacheView` (and `CacheTree`) over a `NaiveCache` as it is now, for keys that `pages` makes.
 
     A cursor is the place itself.  Every call matches from the very first token, so the answers cannot depend
     on how the walk reached the place.  Node ids follow the radix tree of the cached sequences.
