@@ -119,7 +119,7 @@ class WaitingQueue(Protocol):
         ...
 
     def translate(self, request_id: str) -> PendingRequest:
-        """Translate a request that arrived since the last cycle; called once per request."""
+        """Translate a request, by the same id, that arrived since the last cycle; called once per arrival."""
         ...
 
     def uncached_tokens(self, request_id: str) -> int:

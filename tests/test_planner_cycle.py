@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.queues import NOW, PROMPTS, Arrival, cache_of
 
-from peek import PRESETS, DuplicateRequest, LaneOptions, PeekConfig, PendingRequest, Planner, WaitingQueue
+from peek import (
+    PRESETS,
+    DuplicateRequest,
+    InvalidKey,
+    LaneOptions,
+    PeekConfig,
+    PendingRequest,
+    Planner,
+    WaitingQueue,
+)
 
 LABELS = [label for label in PRESETS if PRESETS[label].lanes is None]
 CACHE = cache_of([("", (3,) * 31), ("", (5,) * 40)])
@@ -215,6 +224,17 @@ def test_a_request_named_twice_hides_no_departure() -> None:
     with pytest.raises(DuplicateRequest, match="twice"):
         planner.cycle(engine, CACHE, NOW)
     assert "r2" not in planner
+
+
+def test_a_request_is_translated_by_the_id_that_the_queue_has() -> None:
+    """It would come anew in each cycle, and count as one that has left."""
+    engine, planner = FakeEngine(), Planner()
+    engine.arrive((1, 2))
+    engine.rows["r0"] = Arrival("0", (1, 2), 0.0)
+    for _ in range(2):
+        with pytest.raises(InvalidKey, match=r"translate\('r0'\) answered request '0'"):
+            planner.cycle(engine, CACHE, NOW)
+    assert (len(planner), planner.stats.admitted, engine.reorders) == (0, 0, 0)
 
 
 def test_the_direct_calls_and_cycle_go_together() -> None:

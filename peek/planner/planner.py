@@ -456,7 +456,10 @@ class Planner:
                     cost: Any = queue.uncached_tokens(request.request_id)
                     self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
         for request_id in arrived:
-            self.add(queue.translate(request_id))
+            request = queue.translate(request_id)
+            if request.request_id != request_id:
+                raise InvalidKey(f"translate({request_id!r}) answered request {request.request_id!r}")
+            self.add(request)
 
     # -- the cache ---------------------------------------------------------------------------------
 
