@@ -240,7 +240,7 @@ class Planner:
         self._standing.drop()
 
     def answered(self, tokens: SupportsIndex, request_id: str = "") -> None:
-        """Learn the length of a complete answer, for this request and requests like it.  O(1).
+        """Learn the length of an answer that has ended, for this request and requests like it.  O(1).
 
         `InvalidKey` unless the tokens are within 0 .. 2**53; nothing is learned then.
         """

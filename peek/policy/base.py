@@ -213,7 +213,10 @@ class AdmissionPolicy:
         """Called when `tokens` more tokens were generated for a tenant's requests."""
 
     def answered(self, request_id: str, tokens: int) -> None:
-        """Called when an admitted request's answer is complete, `tokens` long; its id is "" if unknown."""
+        """Called when an admitted request's answer has ended, `tokens` long; its id is "" if unknown.
+
+        An answer that was cut short has ended, too: else a policy would take its request for a running one.
+        """
 
     def served(self) -> dict[str, float]:
         """What each tenant has been served, in tokens, where the policy keeps accounts."""
