@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.fleets import ModelReplica, NaiveCacheOf
+from support.fleets import ModelReplica, NaiveCacheOf, tokens_of
 
 from peek import (
     DuplicateRequest,
@@ -124,16 +124,21 @@ class FleetMachine(RuleBasedStateMachine):
     def cost(self, request: str, load: ReplicaStatus, waste: float) -> float:
         """What all wait longer in tokens, if a request goes to a replica with this load before it."""
         replica = self.replicas[load.name]
-        seat = 0.0
+        added = self.added_tokens(request, load.name)
+        others, tokens = replica.others
+        answers = tokens / others if others else 0.0
+        if load.under_way:
+            answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
+        wait = 0.0
         if self.is_full(load):
-            others, tokens = replica.others
-            answers = tokens / others if others else 0.0
-            if load.under_way:
-                answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
             queued = others + (load.queued if replica.tells else load.under_way - self.config.seats)
-            seat = 150.0 * answers * (queued + load.waiting + 1) / self.config.seats
-        work = self.weight(load, waste) * self.added_tokens(request, load.name)
-        return load.backlog + (seat + work) / replica.speed
+            wait = (queued + load.waiting + 1) / self.config.seats
+        if load.under_way and replica.capacity:
+            prompts = tokens_of((self.keys[other] for other in replica.under_way), UNIT)
+            held = prompts + answers * load.under_way / 2
+            wait += max(0.0, held + added + answers / 2 - UNIT * replica.capacity) / held
+        work = self.weight(load, waste) * added
+        return load.backlog + (150.0 * answers * wait + work) / replica.speed
 
     def assert_cheapest(self, request: str, home: str, loads: dict[str, ReplicaStatus]) -> None:
         """`home` costs least; if that has no seat free, least of those where nobody waits; all before it."""
@@ -680,8 +685,9 @@ def test_the_more_prompts_begin_otherwise_the_longer_one_waits_where_it_is(
             for number, prompt in enumerate(prompts):
                 fleet.place(ask(f"{name}{number}", prompt), at=name)
                 fleet.finished(f"{name}{number}", name)
-        fleet.place(ask("other", [7] * 1000 + [98]), wait, at="a")
+        fleet.place(ask("other", [7] * 1000 + [98]), at="a")
         fleet.started("other", "a")
+        fleet.other_load("a", 1, wait)
         assert fleet.place(ask("new", [7] * 1000 + [99])) == ("a" if wait < dear else "b")
 
 
@@ -696,6 +702,19 @@ def test_where_no_seat_is_free_a_long_prefix_is_copied(told: bool) -> None:
         for name, replica in fleet.dispatch(0.0):
             assert not told or fleet.started(name, replica)
     assert fleet.add(ask("late", [7] * 9000 + [9]), 10) != home
+
+
+@pytest.mark.parametrize(("cache_tokens", "is_home"), [(100_000, True), (7_000, False), (0, True)])
+def test_where_answers_fill_the_memory_a_long_prefix_is_copied(cache_tokens: int, is_home: bool) -> None:
+    fleet = FleetPlanner()
+    for name in "ab":
+        fleet.join(name, cache_tokens=cache_tokens, view=NaiveCacheOf([("", [7] * 5000)] * (name == "a"), 1))
+    for user in range(10):
+        assert fleet.place(ask(str(user), [7] * 5000 + [user]), 400) == "a"
+        fleet.started(str(user), "a")
+    assert fleet.place(ask("late", [7] * 5000 + [99]), 400) == ("a" if is_home else "b")
+    assert fleet.finished("0", "a"), "and its memory is free"
+    assert fleet.place(ask("later", [7] * 5000 + [100]), 400) == "a"
 
 
 def test_of_requests_without_a_first_token_one_takes_a_seat() -> None:

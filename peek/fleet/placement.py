@@ -363,19 +363,35 @@ def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
 def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -> float:
     """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
 
-        backlog + wait for a seat + weight x work + turns x usual backlog
+        backlog + wait for room + weight x work + turns x usual backlog
 
     The request itself waits for the first two, the others for the third, its session's later turns for the
     last.  `moves` says whether the home of its session is another replica, `turns` how many later turns it is
     expected to have.  `waste` is that of `waste_of`, 0.0 where the session has a home.  O(1).
     """
-    backlog = replica.backlog
+    weight = replica.weight(waste) * (MOVING if moves else 1.0)
+    wait = replica.backlog + wait_for_room(replica, work)
+    return wait + weight * float(work) / replica.speed + turns * replica.usual_backlog
+
+
+def wait_for_room(replica: Replica, work: i64) -> float:
+    """Return the wait for a free seat, and for memory, of a request that adds `work` tokens, as in `cost`.
+
+    In the time of a mean answer as many seats come free as there are, and as much memory as requests hold.
+    So each wait is that time, times the part of these that has to come free.  O(1).
+    """
+    own = len(replica.under_way) > 0
+    requests: i64 = len(replica.under_way) if own else replica.other_requests
+    if requests == 0:
+        return 0.0
+    tokens: i64 = replica.decode_tokens if own else replica.other_tokens
+    answer = float(tokens) / float(requests)
+    part = 0.0
     if replica.is_full:
         waiting: i64 = len(replica.planner) + 1 + replica.other_requests
         waiting += replica.unstarted if replica.tells else len(replica.under_way) - replica.seats
-        own = len(replica.under_way) > 0
-        tokens: i64 = replica.decode_tokens if own else replica.other_tokens
-        answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
-        backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
-    weight = replica.weight(waste) * (MOVING if moves else 1.0)
-    return backlog + weight * float(work) / replica.speed + turns * replica.usual_backlog
+        part = float(waiting) / float(replica.seats)
+    if own and replica.memory_tokens > 0:
+        held = replica.held_tokens
+        part += max(0.0, held + float(work) + answer / 2.0 - float(replica.memory_tokens)) / held
+    return STEP_TOKENS * answer * part / replica.speed

@@ -52,6 +52,8 @@ class Replica:
         self.number: i64 = number
         self.unit_tokens: i64 = unit
         self.speed: float = speed
+        # Memory for requests, 0 if not known: with late news many have ended that seem to hold some.
+        self.memory_tokens: i64 = 0 if config.news_s > 0.0 else cache_tokens
         self.seats: i64 = config.seats
         self.stickiness: float = config.stickiness
         self.tells: bool = False  # whether it reports first tokens
@@ -87,6 +89,11 @@ class Replica:
     def queued(self) -> i64:
         """Number of requests that queue there, other routers' included.  O(1)."""
         return self.unstarted + self.other_requests
+
+    @property
+    def held_tokens(self) -> float:
+        """Tokens of memory for the requests sent there: their prompts, and half of their answers.  O(1)."""
+        return float(self.view.pinned * self.unit_tokens) + float(self.decode_tokens) / 2.0
 
     @property
     def is_idle(self) -> bool:
@@ -200,6 +207,7 @@ class Replica:
             self._leave_queue(ticket)
             self.view.give_up(ticket.request.request_id)
             self._let_go(ticket)
+        self.view.end(ticket.request.request_id)
         self.decode_tokens -= ticket.decode_tokens
         del self.under_way[ticket.request.request_id]
 
@@ -234,4 +242,5 @@ class Replica:
         assert self.decode_tokens == sum(t.decode_tokens for t in sent), "tokens of answers"
         assert self.unstarted_tokens == sum(t.work for t in new), "unstarted tokens"
         assert self.unstarted == len(new) == len(self.view.coming), "unstarted requests"
+        assert len(sent) == len(self.view.under_way), "requests that hold memory"
         assert sent or not self.leaving, "a replica that left is there"

@@ -34,6 +34,14 @@ def _check_sizes(capacity: int, unit_tokens: int) -> None:
     require_whole("unit_tokens", unit_tokens, 1, MAX_SYMBOL)
 
 
+def own_symbols(tree: PendingTree, request_id: str) -> i64:
+    """Return the number of symbols that no other prompt of a tree has.  O(1)."""
+    leaf = tree.leaf(request_id)
+    parent = leaf.parent
+    assert parent is not None
+    return leaf.depth - parent.depth if leaf.count == 1 else 0
+
+
 @final
 class RoutedHistory:
     """`CacheView` over the newest prompts of one replica.
@@ -87,7 +95,7 @@ class RoutedHistory:
         if own.next is not None:
             self.forget(own.next.request.request_id)
         else:
-            self.symbols += self._own_symbols(request_id)
+            self.symbols += own_symbols(self.tree, request_id)
         self._newest[request_id] = None
         while self.symbols > self.capacity and len(self._newest) > 1:
             self.full = True
@@ -96,7 +104,7 @@ class RoutedHistory:
     def forget(self, request_id: str) -> None:
         """Drop a prompt, except for parts that others share.  O(depth); unknown names are ignored."""
         if request_id in self.tree:
-            self.symbols -= self._own_symbols(request_id)
+            self.symbols -= own_symbols(self.tree, request_id)
             self.tree.remove(request_id)
             del self._newest[request_id]
 
@@ -105,13 +113,6 @@ class RoutedHistory:
         self.full = False
         for request_id in list(self._newest):
             self.forget(request_id)
-
-    def _own_symbols(self, request_id: str) -> i64:
-        """Number of symbols that no other prompt has."""
-        leaf = self.tree.leaf(request_id)
-        parent = leaf.parent
-        assert parent is not None
-        return leaf.depth - parent.depth if leaf.count == 1 else 0
 
     def root(self, namespace: str) -> object:
         return self._view.root(namespace)
@@ -140,6 +141,8 @@ class ReplicaView:
         self.block_symbols: int = 1
         self.history = RoutedHistory(capacity, unit_tokens)  # prompts that it has computed, as many as fit
         self.coming = PendingTree()  # prompts that were sent to it and have no first token yet
+        self.under_way = PendingTree()  # prompts that were sent to it and have no whole answer yet
+        self.pinned: i64 = 0  # symbols of these, which it cannot evict; those that they share counted once
         self.guesses: bool = told is None
         self._cache: Any = self.history if told is None else told
         self._queued = TreeView(self.coming, unit_tokens)
@@ -156,6 +159,8 @@ class ReplicaView:
     def send(self, request_id: str, key: bytes, namespace: str, held: i64 = 0) -> None:
         """Note that a prompt was sent to the replica, which `held` so many of its symbols.  O(len(key))."""
         self.coming.insert(request_id, key, namespace)
+        self.under_way.insert(request_id, key, namespace)
+        self.pinned += own_symbols(self.under_way, request_id)
         self._note(namespace, key, held)
 
     def compute(self, request_id: str, key: bytes, namespace: str) -> None:
@@ -163,6 +168,11 @@ class ReplicaView:
         self.coming.remove(request_id)
         self.history.note(request_id, key, namespace)
         self._note("", b"", 0)  # it was on its way, and so held, before
+
+    def end(self, request_id: str) -> None:
+        """Note that a request that was sent has ended, or was given up.  O(depth)."""
+        self.pinned -= own_symbols(self.under_way, request_id)
+        self.under_way.remove(request_id)
 
     def learn(self, request_id: str, key: bytes, namespace: str) -> None:
         """Note a prompt that another router sent there: a guessed cache counts it as held.  O(len(key))."""
