@@ -272,8 +272,9 @@ class Planner:
         return None if request_id in self.held else self.tree.cluster(request_id)
 
     def needs(self, symbol: int) -> bool:
-        """Whether a waiting request still has this symbol in its key; for `chained` keys.  O(1)."""
-        return self.tree.owner(symbol) is not None
+        """Whether a waiting request or a prefill under way has a symbol in its key, if `chained`.  O(1)."""
+        in_flight = self._in_flight
+        return self.tree.owner(symbol) is not None or (in_flight is not None and in_flight.needs(symbol))
 
     def totals(self) -> dict[str, int | float]:
         """The counters of `stats` by name, and the present `waiting` (in plans), `held` and `tree_nodes`."""
@@ -397,7 +398,8 @@ class Planner:
             self._signals.match_cache()
         if calls.policy.reads_tree or calls.lanes is not None:  # for score, cluster and head
             self._signals.match_queue(calls.policy.theta)
-        cycle = Cycle(tree, now, unit, self.stats.uncached_admitted, gated)
+        shown = 0 if self._in_flight is None else self._in_flight.shown_tokens
+        cycle = Cycle(tree, now, unit, self.stats.uncached_admitted, gated, shown)
         try:
             stream = calls.stream(cycle) if lazily else None
             if stream is not None:

@@ -29,17 +29,26 @@ class PrefillsInFlight:
 
     `ended` may be called before `admit`: an engine may finish a short prefill before its adapter compares
     queues and learns of the admission.
+
+    Args:
+        chained: as of a `PendingTree`.
+        shown_tokens: what a prefill in parts shows to others step by step; see `Cycle`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chained: bool = False, shown_tokens: int = 0) -> None:
         self.version: i64 = 0
         """Grows when what is under way may have changed."""
-        self._tree = PendingTree()
+        self.shown_tokens = shown_tokens
+        self._tree = PendingTree(chained)
         self._ended_early: set[str] = set()
 
     def __len__(self) -> int:
         """Number of prefills under way."""
         return len(self._tree)
+
+    def needs(self, symbol: int) -> bool:
+        """Whether a prefill under way has this symbol in its key; for `chained` keys.  O(1)."""
+        return self._tree.owner(symbol) is not None
 
     def admit(self, request_id: str, key: bytes, namespace: str) -> None:
         """Add the prefill of an admitted request, unless it has already ended.  O(depth)."""

@@ -81,7 +81,8 @@ class Cycle:
         now: seconds on the caller's clock.
         unit_tokens: tokens per symbol.
         work_done: uncached prompt tokens that the engine has admitted so far.
-        defers_siblings: whether the engine shows a prefix to others only when its prefill ends.
+        defers_siblings: whether the engine shows a prefix to others only when its prefill ends, or in parts.
+        shown_tokens: of a prefill under way, what it shows in this step besides what is cached.
     """
 
     def __init__(
@@ -91,12 +92,14 @@ class Cycle:
         unit_tokens: int = 1,
         work_done: int = 0,
         defers_siblings: bool = False,
+        shown_tokens: int = 0,
     ) -> None:
         self.tree = tree
         self.now: float = now
         self.unit_tokens: i64 = unit_tokens
         self.work_done: i64 = work_done
         self.defers_siblings = defers_siblings
+        self.shown_tokens: i64 = shown_tokens
 
 
 def hits_something(queue: list[PendingRequest], gated: bool) -> bool:

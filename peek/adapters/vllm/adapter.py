@@ -19,6 +19,7 @@ from peek.adapters.vllm import seams
 from peek.adapters.vllm.queue import Blocked, RankedQueue, tracked_queue
 from peek.errors import InvalidKey
 from peek.eviction.demand import victims
+from peek.planner.signals import PrefillsInFlight
 from peek.request import PendingRequest
 from peek.trie.continuations import REACH_TOKENS, STEP_TOKENS, Continuations
 from peek.trie.keys import SYMBOL_BYTES, pack
@@ -43,7 +44,10 @@ class VllmAdapter(EngineAdapter):
         queue = tracked_queue(scheduler.waiting)
         ranks = isinstance(queue, RankedQueue)
         priority_of = (lambda name: int(queue.members[name].priority)) if ranks else None
-        super().__init__(settings, shield, lambda it: it.output_token_ids, priority_of, chained=True)
+        part = int(getattr(scheduler.scheduler_config, "long_prefill_token_threshold", 0))
+        self._gated = part > 0 and settings.config.sees_prefills
+        options = {"chained": True, "in_flight_gate": PrefillsInFlight(True, part) if self._gated else False}
+        super().__init__(settings, shield, lambda it: it.output_token_ids, priority_of, **options)
         self._pool = scheduler.kv_cache_manager.block_pool
         self.mirror = seams.make_mirror(scheduler)
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
@@ -51,11 +55,13 @@ class VllmAdapter(EngineAdapter):
         """vLLM's requests that the planner has, by id."""
         self._keys: dict[str, bytes] = {}
         """Keys of those that are in plans, by id; the others are held."""
+        self._in_parts: dict[str, tuple[Any, bytes]] = {}
+        """By id: admitted requests beside whose prefill siblings may start and repeat it; with their keys."""
         self._continuations = Continuations()
         compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
-        self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
+        self._loads, self._runs = RequestStatus.WAITING_FOR_REMOTE_KVS, RequestStatus.RUNNING
         self._table: Any = None
         """The pool's hash table that the mirror hears of."""
         self._taken_back: list[Any] = []
@@ -89,6 +95,11 @@ class VllmAdapter(EngineAdapter):
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
         waiting = self._take_back()
+        for request_id, (request, key) in list(self._in_parts.items()):
+            if request.status != self._runs or request.num_computed_tokens >= request.num_prompt_tokens:
+                del self._in_parts[request_id]
+                self.planner.prefilled(request_id)
+                self.mirror.release(key, self.planner.needs)
         for request_id in waiting.gone:
             if request_id in self._known:
                 self._withdraw(request_id)
@@ -284,6 +295,10 @@ class VllmAdapter(EngineAdapter):
             return
         if expected is not None:
             self.planner.request(request_id).cached_len = expected
+        if self._gated and request_id in self._keys:
+            if self.planner.request(request_id).tail:  # who comes later may share all of it
+                self.quarantine.accepts(request_id, partial(self._extend, request_id))
+            self._in_parts[request_id] = request, self._keys[request_id]
         self._admit(request, request_id, cached, None if expected is None else lambda: expected)
         self._forget(request_id)
 

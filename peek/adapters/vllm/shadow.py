@@ -35,8 +35,7 @@ class VllmShadow:
             step_tokens=int(scheduler.max_num_scheduled_tokens),
         )
         self.account = Shadow(lambda steps: LiveBlocks(limits, config, steps))
-        self._scheduler = scheduler
-        self._adapter = adapter
+        self._scheduler, self._adapter = scheduler, adapter
         self._here: dict[str, Any] = {}
         """Requests that vLLM has not ended, by id."""
         self._now = 0.0

@@ -217,6 +217,7 @@ class SiblingsLast(RequestStream):
         self._order = order
         self._tree = cycle.tree
         self._unit: i64 = cycle.unit_tokens
+        self._tau: i64 = max(TAU, cycle.shown_tokens)
         self._deferred: list[PendingRequest] = []
         self._at: i64 = 0
         self._claimed: list[int] = [-1] * cycle.tree.uid_limit
@@ -241,10 +242,11 @@ class SiblingsLast(RequestStream):
     def _has_pioneer(self, request: PendingRequest) -> bool:
         """Whether an earlier prefill computes more than tau tokens that the request would compute, too.
 
-        That is a prefill under way, or a request asked about before.  Otherwise the request becomes the
-        pioneer of its path.  O(levels) at worst, O(1) amortised.
+        Tau is at least what that prefill shows in this step.  It is a prefill under way, or a request asked
+        about before.  Otherwise the request becomes the pioneer of its path.  O(levels) at worst, O(1)
+        amortised.
         """
-        known = request.cached_len + TAU
+        known = request.cached_len + self._tau
         if request.coming_len > known:
             return True
         claimed = self._claimed
