@@ -10,6 +10,7 @@ from vllm_lab import RequestStatus, Scheduler, make_request, make_vllm_config
 from vllm_small import STRICT, run_out, scheduler, step
 
 from peek.adapters.vllm import PeekScheduler
+from peek.adapters.vllm.shadow import why_no_shadow
 
 PREFIX, OWN, FAMILIES, EACH = 1024, 64, 8, 4
 HEADS = [[Random(n).randrange(9, 9999) for _ in range(PREFIX)] for n in range(FAMILIES)]
@@ -60,6 +61,12 @@ def test_a_sibling_of_a_lone_prefill_that_comes_later_goes_behind_a_stranger() -
     came = [new.req_id for _ in range(40) for new in step(engine).scheduled_new_reqs]
     assert came == ["stranger", "sibling"]
     assert engine.requests.keys() <= {"pioneer", "sibling", "stranger"}
+
+
+def test_a_shadow_foretells_no_hits() -> None:
+    """Its virtual engine computes prompts as far as a step has room."""
+    assert "long prompts are computed in parts" in str(why_no_shadow(engine_with(128).peek.adapter))
+    assert why_no_shadow(engine_with(0).peek.adapter) is None
 
 
 def test_nothing_is_kept_of_a_prefill_that_has_ended_or_was_broken_off() -> None:

@@ -42,7 +42,7 @@ LONGEST_REST_S: Final = 30.0  # upper bound of such a rest, in seconds
 class Options:
     """Settings of a picker."""
 
-    cache_tokens: int = 200_000  # prefix cache of an endpoint; four bytes of a prompt count as a token
+    cache_tokens: int = 200_000  # KV cache of an endpoint; four bytes of a prompt count as a token
     seats: int = 256  # requests that an endpoint computes at once, its max_num_seqs; 0: not known
     stickiness: float = 4.0  # as in `FleetConfig`
     decode_tokens: int = 128  # expected length of an answer, tokens, unless the request allows fewer

@@ -179,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
     add("--endpoints-file", default="", help=source)
     add("--metrics-port", type=int, default=9090, help="port of /metrics, 0: none, default %(default)s")
     helps = {
-        "cache_tokens": "prefix cache of an engine, in tokens of four bytes",
+        "cache_tokens": "KV cache of an engine, in tokens of four bytes",
         "seats": "requests that an engine computes at once; 0: not known",
         "stickiness": "upper bound of the weight of a token to compute at a busy engine",
         "decode_tokens": "expected tokens of an answer",

@@ -48,7 +48,7 @@ def fleet_options(**options: Any) -> dict[str, Any]:
                 requests of which the replica holds half the prompt.  A request without a place waits in its
                 router.
             policy: label of the order in which requests wait there for one replica.
-            cache_tokens: size of a replica's prefix cache, tokens.
+            cache_tokens: size of a replica's KV cache, tokens.
             stickiness: see `FleetConfig`.
             decode_tokens: expected length of an answer, tokens; at most what the request allows.
 

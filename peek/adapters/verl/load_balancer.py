@@ -4,7 +4,7 @@ In the YAML file that `rollout.router_config_path` names:
 
     router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer
     max_inflight: 256         # requests at a server before others are held back: its max_num_seqs
-    cache_tokens: 200000      # prefix cache of a server
+    cache_tokens: 200000      # KV cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
 verl makes an actor of the class, where a request waits in `acquire_server`.  verl reports when a request

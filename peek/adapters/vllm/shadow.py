@@ -17,6 +17,8 @@ def why_no_shadow(adapter: VllmAdapter) -> str | None:
     """Return why the virtual engine differs from this one, None if it does not."""
     if isinstance(adapter.scheduler.waiting, RankedQueue):
         return "requests are scheduled by priority"
+    if getattr(adapter.scheduler.scheduler_config, "long_prefill_token_threshold", 0) > 0:
+        return "long prompts are computed in parts"
     if isinstance(adapter.mirror, GroupMirror):
         return "the model's KV cache has several groups, or a draft model"
     return None
