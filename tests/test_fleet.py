@@ -135,8 +135,8 @@ class FleetMachine(RuleBasedStateMachine):
             wait = (queued + load.waiting + 1) / self.config.seats
         if load.under_way and replica.capacity:
             prompts = tokens_of((self.keys[other] for other in replica.under_way), UNIT)
-            held = prompts + answers * load.under_way / 2
-            wait += max(0.0, held + added + answers / 2 - UNIT * replica.capacity) / held
+            held = prompts + answers * load.under_way
+            wait += max(0.0, held + added + answers - UNIT * replica.capacity) / held
         work = self.weight(load, waste) * added
         return load.backlog + (150.0 * answers * wait + work) / replica.speed
 
@@ -704,7 +704,7 @@ def test_where_no_seat_is_free_a_long_prefix_is_copied(told: bool) -> None:
     assert fleet.add(ask("late", [7] * 9000 + [9]), 10) != home
 
 
-@pytest.mark.parametrize(("cache_tokens", "is_home"), [(100_000, True), (7_000, False), (0, True)])
+@pytest.mark.parametrize(("cache_tokens", "is_home"), [(100_000, True), (9_000, False), (0, True)])
 def test_where_answers_fill_the_memory_a_long_prefix_is_copied(cache_tokens: int, is_home: bool) -> None:
     fleet = FleetPlanner()
     for name in "ab":

@@ -393,5 +393,5 @@ def wait_for_room(replica: Replica, work: i64) -> float:
         part = float(waiting) / float(replica.seats)
     if own and replica.memory_tokens > 0:
         held = replica.held_tokens
-        part += max(0.0, held + float(work) + answer / 2.0 - float(replica.memory_tokens)) / held
+        part += max(0.0, held + float(work) + answer - float(replica.memory_tokens)) / held
     return STEP_TOKENS * answer * part / replica.speed

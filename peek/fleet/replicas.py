@@ -92,8 +92,11 @@ class Replica:
 
     @property
     def held_tokens(self) -> float:
-        """Tokens of memory for the requests sent there: their prompts, and half of their answers.  O(1)."""
-        return float(self.view.pinned * self.unit_tokens) + float(self.decode_tokens) / 2.0
+        """Memory that requests sent there hold, in tokens: their prompts, and a mean answer each.  O(1).
+
+        A request is half way through its answer, on average.  But long answers are seen more often.
+        """
+        return float(self.view.pinned * self.unit_tokens + self.decode_tokens)
 
     @property
     def is_idle(self) -> bool:
