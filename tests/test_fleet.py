@@ -704,9 +704,15 @@ def test_where_no_seat_is_free_a_long_prefix_is_copied(told: bool) -> None:
     assert fleet.add(ask("late", [7] * 9000 + [9]), 10) != home
 
 
-@pytest.mark.parametrize(("cache_tokens", "is_home"), [(100_000, True), (9_000, False), (0, True)])
-def test_where_answers_fill_the_memory_a_long_prefix_is_copied(cache_tokens: int, is_home: bool) -> None:
-    fleet = FleetPlanner()
+@pytest.mark.parametrize(
+    ("cache_tokens", "news_s", "is_home"),
+    [(100_000, 0.0, True), (9_000, 0.0, False), (9_000, 1.0, True), (0, 0.0, True)],
+)
+def test_where_answers_fill_the_memory_a_long_prefix_is_copied(
+    cache_tokens: int, news_s: float, is_home: bool
+) -> None:
+    """Not with late news: of those that seem to hold memory many have ended."""
+    fleet = FleetPlanner(FleetConfig(news_s=news_s))
     for name in "ab":
         fleet.join(name, cache_tokens=cache_tokens, view=NaiveCacheOf([("", [7] * 5000)] * (name == "a"), 1))
     for user in range(10):

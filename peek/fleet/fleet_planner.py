@@ -90,8 +90,8 @@ class FleetPlanner:
 
         Args:
             name: a name that is not in the fleet yet.
-            cache_tokens: size of its KV cache, for prompts that are remembered and for requests under way;
-                less than it has spreads them more than need be.  0: none is remembered.
+            cache_tokens: size of its KV cache.  It bounds the prompts that are remembered, and a request goes
+                elsewhere where those under way would leave it no memory.  0: neither.
             view: its cache, as it is or was seconds ago, in symbols of the fleet's `unit_tokens`.  Without
                 one it is guessed from the requests sent there.
             speed: its speed as a multiple of a replica of speed 1.0.

@@ -94,7 +94,7 @@ class Replica:
     def held_tokens(self) -> float:
         """Memory that requests sent there hold, in tokens: their prompts, and a mean answer each.  O(1).
 
-        A request is half way through its answer, on average.  But long answers are seen more often.
+        A request has half of its answer, on average.  But the longer ones are under way for longer.
         """
         return float(self.view.pinned * self.unit_tokens + self.decode_tokens)
 
