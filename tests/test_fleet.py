@@ -68,6 +68,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.answers: dict[str, int] = {}
         self.priorities: dict[str, int] = {}
         self.waiting: set[str] = set()
+        self.unsent: dict[str, int] = {}  # `unsent_tokens` before the request at hand
         self.serial = 0
         self.clock = 0.0
 
@@ -92,6 +93,10 @@ class FleetMachine(RuleBasedStateMachine):
 
     def sent(self) -> dict[str, str]:
         return {request: name for name, replica in self.replicas.items() for request in replica.under_way}
+
+    def unsent_tokens(self) -> dict[str, int]:
+        """Tokens of the requests that wait for each replica, as `Replica.check` sums them up."""
+        return {name: self.fleet._replicas[name].waiting_tokens for name in self.replicas}
 
     def loads(self) -> dict[str, ReplicaStatus]:
         return {status.name: status for status in self.fleet.status()}
@@ -138,7 +143,9 @@ class FleetMachine(RuleBasedStateMachine):
             held = prompts + answers * load.under_way
             wait += max(0.0, held + added + answers - UNIT * replica.capacity) / held
         work = self.weight(load, waste) * added
-        return load.backlog + (150.0 * answers * wait + work) / replica.speed
+        later = self.unsent[load.name] - load.waiting * added  # tokens that it overtakes
+        overtaken = max(0, later) if self.config.order.policy != "fcfs" else 0
+        return load.backlog + (150.0 * answers * wait + work - overtaken) / replica.speed
 
     def assert_cheapest(self, request: str, home: str, loads: dict[str, ReplicaStatus]) -> None:
         """`home` costs least; if that has no seat free, least of those where nobody waits; all before it."""
@@ -241,7 +248,7 @@ class FleetMachine(RuleBasedStateMachine):
                 self.fleet.add(request, answer)
             self.forget(request.request_id)
             return
-        loads = self.loads()
+        loads, self.unsent = self.loads(), self.unsent_tokens()
         home = self.fleet.add(request, answer, priority)
         self.priorities[request.request_id] = priority
         self.waiting.add(request.request_id)
@@ -256,7 +263,7 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40))
     def place(self, key: list[int], namespace: str, answer: int) -> None:
         request = self.request(key, namespace, answer)
-        loads = self.loads()
+        loads, self.unsent = self.loads(), self.unsent_tokens()
         if not any(replica.accepting for replica in self.replicas.values()):
             counted = self.fleet.stats.as_dict()
             with pytest.raises(NoReplica):
@@ -1160,6 +1167,20 @@ def test_sessions_that_never_end_stay_at_home() -> None:
             if len(under_way) > 12:
                 assert fleet.finished(*under_way.pop(rng.randrange(12)))
     assert fleet.stats.sessions_moved < 30
+
+
+@pytest.mark.parametrize(("label", "home"), [("peek", "a"), ("fcfs", "b")])
+def test_a_short_request_waits_at_its_home_where_the_order_lets_it_go_before_long_ones(
+    label: str, home: str
+) -> None:
+    fleet = fleet_of("a", "b", order=PeekConfig.from_label(label))
+    fleet.place(ask("first", [1] * 1000), 0, "a")
+    assert fleet.finished("first", "a")
+    fleet.pause("b")
+    for number in range(4):
+        assert fleet.add(ask(f"long {number}", [100 + number] * 5000)) == "a"
+    fleet.resume("b")
+    assert fleet.add(ask("short", [1] * 1000 + [2] * 10)) == home
 
 
 def test_a_replicas_planner_remembers_no_request_that_it_has_let_go() -> None:

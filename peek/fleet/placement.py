@@ -363,14 +363,14 @@ def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
 def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -> float:
     """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
 
-        backlog + wait for room + weight x work + turns x usual backlog
+        backlog ahead + wait for room + weight x work + turns x usual backlog
 
     The request itself waits for the first two, the others for the third, its session's later turns for the
     last.  `moves` says whether the home of its session is another replica, `turns` how many later turns it is
     expected to have.  `waste` is that of `waste_of`, 0.0 where the session has a home.  O(1).
     """
     weight = replica.weight(waste) * (MOVING if moves else 1.0)
-    wait = replica.backlog + wait_for_room(replica, work)
+    wait = replica.wait(work) + wait_for_room(replica, work)
     return wait + weight * float(work) / replica.speed + turns * replica.usual_backlog
 
 

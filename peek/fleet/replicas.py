@@ -56,6 +56,7 @@ class Replica:
         self.memory_tokens: i64 = 0 if config.news_s > 0.0 else cache_tokens
         self.seats: i64 = config.seats
         self.stickiness: float = config.stickiness
+        self.in_order_of_arrival: bool = config.order.policy == "fcfs"
         self.tells: bool = False  # whether it reports first tokens
         self.accepting: bool = True  # whether it may be sent requests: not while it is paused or leaves
         self.leaving: bool = False  # whether it goes once its last request has ended
@@ -83,6 +84,18 @@ class Replica:
     def backlog(self) -> float:
         """Tokens it has to compute and decode, divided by its speed.  O(1)."""
         own: i64 = self.waiting_tokens + self.unstarted_tokens + self.decode_tokens
+        return float(own + self.other_tokens) / self.speed
+
+    def wait(self, work: i64) -> float:
+        """Return for how much of its backlog a request waits that adds `work` tokens.  O(1).
+
+        What was sent goes first.  Of the requests that wait here those go first that have less to compute, so
+        none of them has more than `work`; in order of arrival all go first.
+        """
+        own: i64 = self.waiting_tokens
+        if not self.in_order_of_arrival:
+            own = min(own, work * len(self.planner))
+        own += self.unstarted_tokens + self.decode_tokens
         return float(own + self.other_tokens) / self.speed
 
     @property
