@@ -2,8 +2,8 @@
 
 In a small fleet all replicas are asked.  In a large one that would cost each arrival a look into every cache,
 so `Placement` asks a few: the replicas that were sent the longest beginnings of the prompt (`Beginnings`),
-the home of its session, and the replicas with the least to do (`Loads`).  Any other replica lacks the prompt,
-as far as the fleet knows, and has more to do than some that lack it, too.
+the home of its session, and the replicas with the least to do (`Loads`).  Any other replica lacks most of the
+prompt, as far as the fleet knows, and has more to do than some that lack it, too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MOST_SESSIONS: Final = 100_000  # sessions whose homes are remembered; those sil
 _NEW: Final = ("", 0)  # what is known of a session that begins
 ASKED: Final = 12  # most replicas of a large fleet that are asked, the home of the session included
 LEAST_LOADED: Final = 6  # how many of these have the least to do; the others were sent such prompts
+LOOKED_UP: Final = 6  # longest beginnings of a prompt by which these are found: down to some eighth of it
 MOST_BEGINNINGS: Final = 1 << 18  # beginnings that are remembered, up to twice as many, some 200 bytes each
 MOST_HOLDERS: Final = 64  # replicas that are remembered for one beginning: the last ones that were sent it
 
@@ -262,7 +263,8 @@ class Placement:
         chosen: dict[Replica, None] = dict.fromkeys(least)
         if home:
             chosen[self._replicas[home]] = None
-        for number in self._beginnings.numbers(ticket.key, ticket.request.namespace):
+        numbers = self._beginnings.numbers(ticket.key, ticket.request.namespace)
+        for number in numbers[:LOOKED_UP]:
             if len(chosen) >= ASKED:
                 break
             found: list[Replica] = []
@@ -270,9 +272,11 @@ class Placement:
                 replica = self._replicas.get(name)
                 if replica is not None and replica.accepting and replica not in chosen:
                     found.append(replica)
-            found.sort(key=by_backlog)
-            for replica in found[: ASKED - len(chosen)]:
-                chosen[replica] = None
+            if len(found) > 1:
+                found.sort(key=by_backlog)
+            for replica in found:
+                if len(chosen) < ASKED:
+                    chosen[replica] = None
         return list(chosen)
 
     def went(self, ticket: Ticket, replica: Replica) -> None:
