@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tarfile
 from email.parser import Parser
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
+from support.pages import CORE, pages, steps_of
 
 import peek
 from peek.__main__ import NEEDED
@@ -208,3 +210,19 @@ def test_the_extra_brings_what_the_command_imports(sdist: dict[str, bytes]) -> N
     assert {re.split(r"[<>=;]", text)[0] for text in needed if 'extra == "cli"' in text} == set(NEEDED)
     bare = {re.split(r"[<>=;]", text)[0] for text in needed if "extra ==" not in text}
     assert bare == {"numpy", "sortedcontainers", "librt", "mypy-extensions"}
+
+
+def test_a_wheel_is_tried_with_what_the_pages_import(sdist: dict[str, bytes]) -> None:
+    """By cibuildwheel as by `make wheels`: their code is run on it."""
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.findall(r"^test-(?:extras|requires) = (.*)$", settings, re.MULTILINE)
+    extras, requires = (re.findall(r'"(.+?)"', text) for text in found)
+    by_hand = (ROOT / "tests" / "wheels" / "make_wheels.sh").read_text(encoding="utf-8")
+    assert f'[{",".join(extras)}]" {" ".join(requires)}\n' in by_hand
+    needed = Parser().parsestr(sdist["PKG-INFO"].decode()).get_all("Requires-Dist") or []
+    of_extras = [text for text in needed if text.endswith(tuple(f'"{extra}"' for extra in extras))]
+    there = {"numpy", *requires, *(re.split(r"[<>=;]", text)[0] for text in of_extras)}
+    code = "\n".join(step.text for page in pages() for step in steps_of(page) if step.suite == CORE)
+    known = packages_distributions()
+    for name in re.findall(r"(?:^|[\"'])(?:from|import) (\w+)", code, re.MULTILINE):
+        assert name == "peek" or name not in known or known[name][0].replace("_", "-") in there, name

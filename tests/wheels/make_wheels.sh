@@ -27,7 +27,7 @@ for python in "$@"; do
     Linux) PATH=$work/tools/bin:$PATH auditwheel repair --wheel-dir "$work/repaired" "$work"/raw/*.whl 2>"$work/repair.log" || { cat "$work/repair.log"; exit 1; } ;;
     *) mv "$work/raw" "$work/repaired" ;;
     esac
-    "$work/env/bin/pip" install --quiet --only-binary :all: "$(echo "$work"/repaired/*.whl)[cli]" hypothesis matplotlib pytest tokenizers
+    "$work/env/bin/pip" install --quiet --only-binary :all: "$(echo "$work"/repaired/*.whl)[cli,fleet]" hypothesis matplotlib pytest tokenizers
     (
         cd "$work"
         PATH=$work/env/bin:$PATH PEEK_EXPECT_BACKEND=compiled OMP_NUM_THREADS=1 \
