@@ -83,8 +83,8 @@ DOC_PLACES = (
 """Where the C code of mypyc has room for a docstring: behind the signature of a function or method, behind
 that of a class, and in a property."""
 
-RELATIVE_LINK = r"\[([^\]]+)\]\((?!https?:)[^)]+\)"
-"""A link of the readme that leads to a file beside it, which a package index has not."""
+RELATIVE_LINK = r'\[([^\]]+)\]\((?!https?:)[^)]+\)|<img src="(?!https?:)[^>]*>'
+"""A link of the readme to a file beside it, or a picture there, which a package index has not."""
 
 PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_peek_probe(void) { return NULL; }\n"
 
@@ -219,7 +219,7 @@ def c_literal(text: str) -> str:
 
 
 def readme() -> str:
-    """The readme as a package index shows it: what links to files of the project becomes plain words."""
+    """The readme as a package index shows it: links to files of the project are plain words, pictures go."""
     text = (Path(__file__).resolve().parent / "README.md").read_text(encoding="utf-8")
     return re.sub(RELATIVE_LINK, r"\1", text)
 
