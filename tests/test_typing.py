@@ -10,15 +10,31 @@ from pathlib import Path
 from support import typed_user
 
 import peek
+from peek import testing
 from peek.testing import check_policy
 
 ROOT = Path(peek.__file__).resolve().parent.parent
+MYPY = (sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent")
+PUBLIC = (peek, peek.fleet, peek.offline, peek.planner, testing)
+
+
+def questions() -> str:
+    """A program that asks the checker for the type of each member of each public class."""
+    lines = [f"import {module.__name__}" for module in PUBLIC]
+    public = [(f"{each.__name__}.{name}", getattr(each, name)) for each in PUBLIC for name in each.__all__]
+    for path, kind in public:
+        if isinstance(kind, type):
+            lines += [f"def _(it: {path}) -> None:", "    it"]
+            lines += [f"    reveal_type(it.{member})" for member in dir(kind) if member[0] != "_"]
+    return "\n".join(lines)
 
 
 def test_typed_code_of_a_user_passes_mypy(tmp_path: Path) -> None:
-    """Of `peek` it sees what is installed, source and stub."""
+    """Of `peek` it sees what is installed, source and stub; no number is of a type of mypyc's."""
+    asked = tmp_path / "asked.py"
+    asked.write_text(questions())
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", typed_user.__file__],
+        [*MYPY, typed_user.__file__, str(asked)],
         cwd=tmp_path,
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
@@ -26,6 +42,7 @@ def test_typed_code_of_a_user_passes_mypy(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if "mypy_extensions" in line] == []
 
 
 def test_it_runs_as_well() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
 from peek.errors import InvalidConfig
+from peek.native import i64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

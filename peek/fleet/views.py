@@ -10,9 +10,8 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, final
 
-from mypy_extensions import i64
-
 from peek.errors import InvalidKey
+from peek.native import i64
 from peek.settings import require_whole
 from peek.trie.dual_walk import checked_step
 from peek.trie.keys import MAX_SYMBOL, SYMBOL_BYTES, match_span

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from mypy_extensions import i64
-
+from peek.native import i64
 from peek.planner.stats import PlannerStats
 from peek.request import PendingRequest
 from peek.trie.dual_walk import DualWalk, unit_tokens_of

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
+from peek.native import i64
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.sections import PIONEER, SIBLING, TAU, THETA, WARM, assign_sections
 from peek.request import MAX_TOKENS, SINGLETON, PendingRequest

@@ -35,9 +35,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
-from mypy_extensions import i64
-
 from peek.errors import InvalidCache, a_kind
+from peek.native import i64
 from peek.trie.keys import COMPILED, MAX_SYMBOL, SYMBOL_BYTES, match_edge, symbol_at
 from peek.trie.node import Node, forget_below, next_branch, next_preorder, write_own, write_subtree
 from peek.trie.pending_tree import Bookmark, PendingTree

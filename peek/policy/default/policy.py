@@ -54,8 +54,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any, ClassVar, final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
+from peek.native import i64
 from peek.policy.base import (
     ADMITTED,
     HELD,
