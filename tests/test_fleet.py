@@ -7,6 +7,8 @@ twice, a home is one of the cheapest, and no replica idles while another has wor
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
@@ -1277,3 +1279,10 @@ def test_among_equals_the_first_that_joined() -> None:
     replicas = [fleet._replicas[name] for name in "bac"]
     assert [replica.number for replica in replicas] == [3, 2, 1]
     assert max(replicas, key=longest_first).name == min(replicas, key=by_backlog).name == "c"
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_fleet_is_not_copied(how: Callable[[object], object]) -> None:
+    """Two planners would share replicas and tickets, and each count them for itself."""
+    with pytest.raises(TypeError, match="a FleetPlanner cannot be copied or pickled"):
+        how(FleetPlanner())

@@ -16,7 +16,7 @@ out of work takes over a part of the longest backlog (`peek.fleet.stealing`).  d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from mypy_extensions import i64
 
@@ -49,6 +49,7 @@ class FleetPlanner:
     For one thread at a time.  An error of a view goes to the caller; no request is lost by it or sent
     unreported, and the next call continues there.  Names of replicas and requests are the caller's.  In
     costs, R is the number of replicas, k of a key's symbols, n of the requests that wait for the replica.
+    A copy or pickle is refused with `TypeError`.
 
     >>> fleet = FleetPlanner()
     >>> fleet.join("gpu0"); fleet.join("gpu1")
@@ -75,6 +76,9 @@ class FleetPlanner:
         self._looks = Looks(self._tickets)
         self._sent: dict[str, str] = {}  # requests that were sent and not yet reported, each with its replica
         self._waiting: i64 = 0  # number of waiting requests, including ones without a home
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a FleetPlanner cannot be copied or pickled: make a new one, join and add again")
 
     # -- replicas ------------------------------------------------------------------------------------
 
