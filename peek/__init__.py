@@ -26,7 +26,7 @@ from peek.planner import Plan, Planner, PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.clpm import ClpmScheduler
 from peek.policy.default.policy import PeekPolicy
-from peek.policy.lanes import CycleLanes, LaneController
+from peek.policy.lanes import CycleLanes, LaneController, Lanes
 from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 from peek.protocols import CacheTree, CacheView, WaitingQueue
 from peek.request import PendingRequest
@@ -56,6 +56,7 @@ __all__ = [
     "InvalidKey",
     "LaneController",
     "LaneOptions",
+    "Lanes",
     "LongestPrefix",
     "NoReplica",
     "PeekConfig",

@@ -9,11 +9,11 @@ how.
 from peek.testing import strategies
 from peek.testing.hypotheses import MissingHypothesis
 from peek.testing.policies import check_policy
-from peek.testing.scenes import Arrival, History, Replay, Scene, Step
+from peek.testing.scenes import Arrival, History, Prepared, Replay, Scene, Step
 from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, naive_walk
 from peek.testing.views import check_cache_view
 
 __all__ = [
     "Arrival", "History", "MissingHypothesis", "NaiveCache", "NaiveCacheView", "NaivePendingTree", "Pages",
-    "Replay", "Scene", "Step", "check_cache_view", "check_policy", "naive_walk", "strategies",
+    "Prepared", "Replay", "Scene", "Step", "check_cache_view", "check_policy", "naive_walk", "strategies",
 ]  # fmt: skip

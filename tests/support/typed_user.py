@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from peek import AdmissionPolicy, CacheView, Cycle, PendingRequest, Planner
+from peek import AdmissionPolicy, CacheView, Cycle, Lanes, PendingRequest, Planner
 from peek.fleet import FleetPlanner
 from peek.offline import Waves, reorder
+from peek.testing import Prepared
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class Weighed(AdmissionPolicy):
     def stream(self, cycle: Cycle) -> Iterator[PendingRequest]:
         waiting = sorted(cycle.tree.requests(), key=lambda request: (request.arrival_time, request.sequence))
         yield from self.order(waiting, cycle)
+
+
+class OldestFirst(Lanes):
+    def interleave(
+        self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
+    ) -> list[PendingRequest]:
+        return list(queue)
+
+
+def oldest(prepared: Prepared) -> PendingRequest:
+    return OldestFirst().interleave([], prepared.queue, prepared.cycle)[0]
 
 
 class Node:
@@ -95,7 +107,7 @@ class Queue:
 def play() -> tuple[float, float]:
     """Use each of them; what was expected to hit, and was sent to who had it, as shares."""
     view: CacheView = View()
-    planner, queue = Planner(policy=Weighed()), Queue({"a": [1, 2], "b": [1, 3]})
+    planner, queue = Planner(policy=Weighed(), lanes=OldestFirst()), Queue({"a": [1, 2], "b": [1, 3]})
     planner.cycle(queue, view, now=1)
     fleet = FleetPlanner()
     fleet.join("gpu0", view=view)
