@@ -17,7 +17,8 @@ from support.waiting import start_ray
 
 from peek import InvalidConfig
 from peek.cli.main import main
-from peek.offline import reorder, split
+from peek.offline import reorder
+from peek.offline.replicas import split
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
 from peek.offline.scale.ray_data import Columns, process_dataset, reorder_dataset
 from peek.offline.shape import contract, depth_first, shape_of

@@ -14,11 +14,11 @@ from support.offline_batches import Prompt, grouped, in_blocks, naive_hits, own,
 
 from peek import InvalidConfig, UnknownRequest
 from peek.errors import WorkloadError
-from peek.offline import ShadowCache, Waves, block_keys, reorder, split
+from peek.offline import ShadowCache, Waves, block_keys, reorder
 from peek.offline.block_keys import batch_keys
 from peek.offline.formats import id_of
 from peek.offline.reordering import hit_ratio
-from peek.offline.replicas import _cuts, balanced, saved_tokens
+from peek.offline.replicas import _cuts, balanced, saved_tokens, split
 from peek.offline.shape import contract, depth_first, shape_of
 from peek.testing.twins import common_length
 

@@ -7,7 +7,7 @@ same order beyond one process.  `formats` and `scale` import the algorithms, nev
 from peek.offline.block_keys import block_keys
 from peek.offline.engines import generate_sglang, generate_vllm
 from peek.offline.reordering import Group, Reordering, reorder
-from peek.offline.replicas import Share, split
+from peek.offline.replicas import Share
 from peek.offline.waves import ShadowCache, Waves
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "generate_sglang",
     "generate_vllm",
     "reorder",
-    "split",
 ]
