@@ -187,6 +187,13 @@ def test_the_library_needs_nothing_of_the_command() -> None:
     subprocess.run([sys.executable, "-c", f"{WITHOUT}import {modules}"], cwd=ROOT, check=True)
 
 
+def test_the_library_reads_metadata_only_when_asked_for_a_policy_by_name() -> None:
+    code = "import numpy, sys; before = set(sys.modules); import peek; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "peek.policy.registry" in done.stdout.split()
+    assert {"importlib.metadata", "email", "zipfile", "multiprocessing"}.isdisjoint(done.stdout.split())
+
+
 def test_the_command_without_its_extra_says_so_in_one_line() -> None:
     code = f"{WITHOUT}from peek.__main__ import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
