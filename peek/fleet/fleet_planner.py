@@ -417,7 +417,7 @@ class FleetPlanner:
         """Return the requests to send to one replica that asks, in order; if none, it is to wait.
 
         The cost of a lazy plan of the requests that wait for it, and O(k) for each sent one.  If none waits
-        for it, also that of `Looks.worth_taking` for the longest backlog.  `UnknownReplica`.
+        for it, also that of looking for what is worth taking from the longest backlog.  `UnknownReplica`.
         """
         replica = self._replica(name)
         self._placement.settle()
