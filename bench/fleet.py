@@ -1,6 +1,6 @@
 """Compares routers in front of several engines.
 
-    python -m bench.fleet --csv docs/data/fleet.csv    the table of docs/fleet_results.md (15 minutes)
+    python -m bench.fleet --csv docs/data/fleet.csv    the table of docs/fleet_results.md (40 minutes)
     python -m bench.fleet --cells zipf --seeds 42 --routers peek round-robin
     python -m bench.fleet --drawn --csv docs/data/fleet_drawn.csv    mixes of which every number is drawn
     python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
@@ -47,7 +47,7 @@ from peek.trie.keys import SYMBOL_BYTES
 PREFIX: Final = 4096 * SYMBOL_BYTES
 """Bytes of the prefix that a group of prompts shares in W1 C and D."""
 
-SEEDS: Final = (42, 142, 242)
+SEEDS: Final = (42, 142, 242, 342, 442, 542)
 
 DECISIONS: Final = ((4, 1_000), (4, 10_000), (4, 100_000), (64, 20_000), (256, 100_000), (1_000, 100_000))
 """Pairs of a number of replicas and a number of waiting requests."""
