@@ -56,7 +56,6 @@ class Replica:
         self.memory_tokens: i64 = 0 if config.news_s > 0.0 else cache_tokens
         self.seats: i64 = config.seats
         self.stickiness: float = config.stickiness
-        self.in_order_of_arrival: bool = config.order.policy == "fcfs"
         self.tells: bool = False  # whether it reports first tokens
         self.accepting: bool = True  # whether it may be sent requests: not while it is paused or leaves
         self.leaving: bool = False  # whether it goes once its last request has ended
@@ -68,6 +67,7 @@ class Replica:
         self.losses: i64 = 0
         # The requests that wait for it, their uncached and decode tokens, and how many have a priority.
         self.planner = Planner(config.order, unit_tokens=config.unit_tokens, learns=False)
+        self.in_order_of_arrival: bool = config.order.policy == "fcfs"
         self.waiting_tokens: i64 = 0
         self.ranked: i64 = 0
         # The requests sent there, by id, the tokens of their answers, how many have no first token, and the
