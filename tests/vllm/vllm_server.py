@@ -87,6 +87,7 @@ def serving(
     command += [write_model(folder / "model"), "--served-model-name", "m"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", *sizes]
     command += ["--enforce-eager", "--enable-prefix-caching", "--seed", "0", "--enable-prompt-tokens-details"]
+    command += ["--dtype", "float32"]  # vLLM's kernels for bfloat16 end some machines with AMX
     if options is not None:
         command += ["--scheduler-cls", scheduler, "--additional-config", json.dumps({"peek": options})]
     if words:
