@@ -272,11 +272,9 @@ class Placement:
                 replica = self._replicas.get(name)
                 if replica is not None and replica.accepting and replica not in chosen:
                     found.append(replica)
-            if len(found) > 1:
-                found.sort(key=by_backlog)
-            for replica in found:
-                if len(chosen) < ASKED:
-                    chosen[replica] = None
+            found.sort(key=by_backlog)
+            for replica in found[: ASKED - len(chosen)]:
+                chosen[replica] = None
         return list(chosen)
 
     def went(self, ticket: Ticket, replica: Replica) -> None:

@@ -92,11 +92,10 @@ class Replica:
         What was sent goes first.  Of the requests that wait here those go first that have less to compute, so
         none of them has more than `work`; in order of arrival all go first.
         """
-        own: i64 = self.waiting_tokens
-        if not self.in_order_of_arrival:
-            own = min(own, work * len(self.planner))
-        own += self.unstarted_tokens + self.decode_tokens
-        return float(own + self.other_tokens) / self.speed
+        if self.in_order_of_arrival:
+            return self.backlog
+        overtaken: i64 = max(0, self.waiting_tokens - work * len(self.planner))
+        return self.backlog - float(overtaken) / self.speed
 
     @property
     def queued(self) -> i64:
