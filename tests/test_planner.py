@@ -20,6 +20,7 @@ from peek import (
     AdmissionPolicy,
     Cycle,
     DuplicateRequest,
+    InvalidConfig,
     InvalidKey,
     LaneOptions,
     PeekConfig,
@@ -375,6 +376,12 @@ def standing(lasts_s: float = 10.0, **options: object) -> tuple[Planner, Countin
         rows_of([1, 2, 3], [1, 2, 4], [5]), policy=policy, plan_lasts_s=lasts_s, strict=True, **options
     )
     return planner, policy, RadixCache(1)
+
+
+@pytest.mark.parametrize("lasts_s", [float("nan"), -1.0, float("-inf")])
+def test_a_plan_lasts_for_no_time_that_is_none(lasts_s: float) -> None:
+    with pytest.raises(InvalidConfig, match=f"plan_lasts_s is {lasts_s}; need a number from 0"):
+        Planner(plan_lasts_s=lasts_s)
 
 
 def test_while_nothing_changes_the_plan_stands() -> None:

@@ -76,8 +76,7 @@ def openai_key(request: Mapping[str, object]) -> PromptKey:
     if prompt is not None and (messages is None or not isinstance(prompt, Mapping)):
         return text_key("".join(_texts(prompt)), namespace)
     if messages is None:
-        names = ", ".join(map(repr, request))
-        raise InvalidKey(f"a request with the fields {names} has no prompt, messages or input")
+        raise InvalidKey(f"a request with the fields {[*request]} has no prompt, messages or input")
     return text_key(_conversation(request, messages), namespace)
 
 

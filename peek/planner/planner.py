@@ -31,6 +31,7 @@ from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, arrival, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import MAX_TOKENS, NO_LANE, PendingRequest, count_of, require_tokens
+from peek.settings import require_lead
 from peek.trie.node import Node
 from peek.trie.pending_tree import Cluster, PendingTree
 
@@ -102,6 +103,7 @@ class Planner:
         self._arrivals = ArrivalOrder()
         self._eviction = settings.build_eviction() if eviction is None else eviction
         self._marks = MarkIndex(self.tree)
+        require_lead("plan_lasts_s", plan_lasts_s)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
