@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from random import Random
 
@@ -593,6 +594,19 @@ def test_only_a_few_are_worked_out() -> None:
     planner.remove("r999")
     assert (lazy.at(1), lazy.at(2)) == (list(lazy)[1], None), "who has not been asked for is gone"
     assert len(list(lazy)) == 2
+
+
+def test_a_plan_makes_no_object_for_each_namespace() -> None:
+    """Each user has a cache salt: so many new tuples a step kept the garbage collector busy in the engine."""
+    planner, mirror = Planner(INDEX, chained=True), BlockMirror(UNIT, Pool().is_cached)
+    for i in range(6000):
+        planner.add(PendingRequest(f"r{i}", mirror.alone(f"r{i}"), float(i), f"salt {i}", num_tokens=49))
+    planner.lazy_plan(mirror, 6000.0).at(0)
+    gc.collect()
+    runs = gc.get_stats()[0]["collections"]
+    for step in range(10):
+        planner.lazy_plan(mirror, 6001.0 + step).at(0)
+    assert gc.get_stats()[0]["collections"] - runs < 10
 
 
 def test_unchanged_it_is_the_same_object() -> None:

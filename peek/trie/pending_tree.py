@@ -275,8 +275,8 @@ class PendingTree:
         return len(self._shape.roots)
 
     def roots(self) -> Iterator[tuple[str, Node]]:
-        """Namespaces in use and their root nodes."""
-        return iter(list(self._shape.roots.items()))
+        """Each namespace in use and its root node; valid until the tree changes."""
+        return iter(self._shape.roots.items())  # a list of thousands would set off the garbage collector
 
     def root(self, namespace: str) -> Node | None:
         """The root of a namespace; None if no request waits there.  O(1)."""
