@@ -392,6 +392,14 @@ def test_a_policy_that_cannot_be_copied_says_what_to_give() -> None:
 # -- bounds ---------------------------------------------------------------------------------------------
 
 
+def newest_first(_: Any, queue: Queue, cycle: Cycle) -> object:
+    return queue[::-1]
+
+
+def largest_first(_: Any, queue: Queue, cycle: Cycle) -> object:
+    return sorted(queue, key=lambda request: request.cached_len - request.num_tokens)
+
+
 class OldestIfLate(ShortestPrefill):
     """Shortest first, but requests that have waited ten seconds go before, in arrival order."""
 
@@ -410,6 +418,16 @@ def test_a_bound_that_holds() -> None:
 def test_a_bound_that_does_not_hold(policy: Callable[[], AdmissionPolicy]) -> None:
     with pytest.raises(AssertionError, match=r"r\d waited [\d.]+ s, the bound allows [\d.]+ s"):
         check_policy(policy, bound=lambda ahead_s, largest_s: ahead_s, examples=300)
+
+
+STARVING = [ShortestPrefill, lambda: LongestPrefix(queue_limit=None), made(newest_first), made(largest_first)]
+
+
+@pytest.mark.parametrize("policy", STARVING)
+def test_a_bound_that_a_flood_breaks(policy: Callable[[], AdmissionPolicy]) -> None:
+    """None of nine requests waits for a minute more than it may, whatever the order."""
+    with pytest.raises(AssertionError, match=r"(old|r\d+) waited [\d.]+ s, the bound allows"):
+        check_policy(policy, bound=lambda ahead_s, largest_s: 60.0 + ahead_s + largest_s, examples=5)
 
 
 def test_a_bound_that_is_no_number_does_not_hold() -> None:

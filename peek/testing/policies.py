@@ -30,6 +30,7 @@ from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
 from peek.request import PendingRequest
 from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import (
+    SHOWN,
     Arrival,
     History,
     Prepared,
@@ -71,7 +72,8 @@ def check_policy(
         bound: the longest that a request may wait, in seconds, on an engine that computes 10 tokens a second
             and one prompt at a time: `bound(ahead_s, largest_s)`.  `ahead_s` is how long the engine needs for
             the requests before it when it arrives, `largest_s` for the largest prompt.  First come, first
-            served keeps `lambda ahead_s, largest_s: ahead_s`.
+            served keeps `lambda ahead_s, largest_s: ahead_s`.  Besides queues that are drawn, two floods of
+            three minutes are played, so a bound of more than that proves nothing.
         examples: number of queues to try, and of histories; None takes it from hypothesis' settings profile.
 
     Raises `AssertionError` with the smallest queue that was found, `TypeError` if `policy` is no policy and
@@ -86,6 +88,8 @@ def check_policy(
     for_all(histories(), lambda history: _check_history(make, history, stateful), examples)
     if bound is not None:
         for_all(queues(2, 9), lambda queue: check_bound(make(), queue, bound), examples)
+        for flood in floods():
+            check_bound(make(), flood, bound)
 
 
 def _crowd(size: int) -> Scene:
@@ -348,6 +352,32 @@ def _seconds(row: Arrival, cached: list[Place]) -> float:
     return (row.tokens() - longest(cached, row.place)) / TOKENS_PER_S
 
 
+FLOOD_S = 180.0
+
+
+def floods() -> list[list[Arrival]]:
+    """Queues in which one request is old and others keep the engine busy for `FLOOD_S`.
+
+    In the first these are cheap and have a cached prefix, and the old one is costly; in the second they are
+    costly and share nothing, and all but one token of the old one is cached.
+    """
+    prefix = (1,) * 64
+    return [_flood((2,) * 100, prefix, 20), _flood((*prefix, 2), (), 100)]
+
+
+def _flood(old: tuple[int, ...], prefix: tuple[int, ...], tokens: int) -> list[Arrival]:
+    """Requests of `prefix` and `tokens` of their own, a little faster than the engine computes them."""
+    every_s = 0.95 * tokens / TOKENS_PER_S
+    return [
+        Arrival("first", (1,) * 64),
+        Arrival("old", old, 0.1),
+        *(
+            Arrival(f"r{i}", prefix + (100 + i,) * tokens, 0.2 + i * every_s)
+            for i in range(int(FLOOD_S / every_s))
+        ),
+    ]
+
+
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
     """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long.
 
@@ -373,7 +403,8 @@ def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound)
             lines = [
                 f"{type(policy).__name__}: {first} waited {waited:g} s, the bound allows {allowed:g} s",
                 f"  engine: {TOKENS_PER_S:g} tokens a second, one prompt at a time, forgets nothing",
-                *(f"    {show_arrival(each)}" for each in queue),
+                *(f"    {show_arrival(each)}" for each in queue[:SHOWN]),
+                *([f"    and {len(queue) - SHOWN} more"] if len(queue) > SHOWN else []),
             ]
             raise AssertionError("\n".join(lines))
         clock += replay.admit(first) / TOKENS_PER_S

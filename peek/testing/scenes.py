@@ -258,19 +258,19 @@ def show_arrival(row: Arrival) -> str:
     return f"{row.request_id}: arrived at {row.arrival_time:g}{tokens}{who}, {show_place(row.place)}"
 
 
-_SHOWN: Final = 12  # most requests of a queue that are shown
+SHOWN: Final = 12  # most requests of a queue that are shown
 
 
 def show_scene(scene: Scene) -> str:
     """Show the queue, and how much of each request is cached."""
     unit = "" if scene.unit == 1 else f", {scene.unit} tokens a symbol"
     lines = [f"  queue at {scene.now:g}{unit}, symbols cached in brackets:"]
-    for row in scene.rows[:_SHOWN]:
+    for row in scene.rows[:SHOWN]:
         coming = longest(scene.in_flight, row.place)
         under_way = f", {coming} being computed" if coming else ""
         lines.append(f"    {show_arrival(row)} ({longest(scene.cached, row.place)}{under_way})")
-    if len(scene.rows) > _SHOWN:
-        lines.append(f"    and {len(scene.rows) - _SHOWN} more")
+    if len(scene.rows) > SHOWN:
+        lines.append(f"    and {len(scene.rows) - SHOWN} more")
     return "\n".join(lines)
 
 
