@@ -230,7 +230,8 @@ class ObservedPlanner:
             return plan
         self._seen.shadow_reordered += new and plan.reordered
         if plan is not self._answered:  # one answer for one plan: adapters compare by identity
-            ids = (name for name, number in self._numbers.items() if number in self._in_order)
+            held = self.observed.held
+            ids = [name for name in self._numbers if name not in held]
             self._answered, self._answer = plan, Plan(ids, False, IN_SHADOW, stood_aside=True)
             self._lazy_answer = LazyPlan.of(self._answer)
         return self._answer
