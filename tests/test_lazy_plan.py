@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -13,13 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.blocks import UNIT, Pool, World, chain
 from support.queues import NOW, Arrival, Scene, cache_of, planner_of, scenes
 
-from peek import DualWalk, InvalidKey, PeekConfig, PendingRequest, PendingTree, Planner
+from peek import Cycle, DualWalk, InvalidKey, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.adapters.mirror import BlockMirror
 from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.policy.default.frontier import Below, Waiting
 from peek.policy.default.policy import PeekPolicy
+from peek.testing import check_policy
 from peek.trie.keys import pack
 from peek.trie.node import Node
 from peek.trie.pending_tree import AT_MOST
@@ -607,6 +608,23 @@ def test_a_plan_makes_no_object_for_each_namespace() -> None:
     for step in range(10):
         planner.lazy_plan(mirror, 6001.0 + step).at(0)
     assert gc.get_stats()[0]["collections"] - runs < 10
+
+
+def test_an_order_of_ones_own_counts_where_the_base_class_has_a_stream() -> None:
+    """Engines ask for lazy plans: a subclass of the default policy would never be heard there."""
+
+    class NewestFirst(PeekPolicy):
+        def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+            return queue[::-1]
+
+    class Streamed(NewestFirst):
+        def stream(self, cycle: Cycle) -> Iterator[PendingRequest]:
+            return iter(cycle.tree.requests()[::-1])
+
+    for policy in (NewestFirst(), Streamed()):
+        planner = planner_of([Arrival(f"r{i}", (1, i), float(i)) for i in range(4)], policy=policy)
+        assert list(planner.lazy_plan(cache_of([]), NOW)) == ["r3", "r2", "r1", "r0"]
+    check_policy(NewestFirst, stateful=True, examples=10)
 
 
 def test_unchanged_it_is_the_same_object() -> None:

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidConfig, PolicyFault, a_kind
 from peek.planner.stats import PlannerStats
-from peek.policy.base import AdmissionPolicy, Cycle, Iterated, Listed, RequestStream
+from peek.policy.base import AdmissionPolicy, Cycle, Iterated, Listed, RequestStream, has_stream
 from peek.policy.lanes import Lanes
 from peek.request import PendingRequest
 from peek.settings import require_whole
@@ -47,6 +47,7 @@ class PolicyCalls:
             policy.reads_heads = False
         self.policy: AdmissionPolicy = policy
         self.lanes: Lanes | None = lanes
+        self._has_stream: bool = lanes is None and has_stream(policy)
         self._stats = stats
         self._strict = strict
         self._placed: i64 = 0
@@ -136,11 +137,11 @@ class PolicyCalls:
         return ordered
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
-        """Ask for the policy's order as a stream; None where there are lanes or `order` costs no more.
+        """Ask for the policy's order as a stream; None if it has none, or there are lanes.
 
         Raises `PolicyFault` where the policy fails.
         """
-        if self.lanes is not None:
+        if not self._has_stream:
             return None
         ask: Any = self.policy.stream
         try:

@@ -194,7 +194,8 @@ class AdmissionPolicy:
         """Return the same order one request at a time; None if that costs as much as `order`.
 
         It is for an engine that admits a few requests.  Any iterator of requests will do.  It is asked for as
-        many requests as the engine wants, as long as the queue does not change.
+        many requests as the engine wants, as long as the queue does not change.  A subclass that overrides
+        `order` and not `stream` has no stream: that of its base class gives another order.
         """
         return None
 
@@ -224,3 +225,14 @@ class AdmissionPolicy:
     def served(self) -> dict[str, float]:
         """What each tenant has been served, in tokens, where the policy keeps accounts."""
         return {}
+
+
+def has_stream(policy: AdmissionPolicy) -> bool:
+    """Whether the `stream` of a policy is of the class that its `order` is of, or of one derived from it."""
+    kind: Any = type(policy)
+    for each in kind.__mro__:
+        if "stream" in each.__dict__:
+            return True
+        if "order" in each.__dict__:
+            return False
+    return False

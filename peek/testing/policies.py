@@ -26,7 +26,7 @@ from functools import partial
 from itertools import islice
 
 from peek.errors import a_kind
-from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
+from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream, has_stream
 from peek.request import PendingRequest
 from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import (
@@ -250,6 +250,8 @@ class _Subject:
 
     def stream(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str] | None:
         """The ids of the policy's stream; None if it has none."""
+        if not has_stream(policy):
+            return None
         with self._called("stream", prepared):
             stream = policy.stream(prepared.cycle)
             if stream is None:
