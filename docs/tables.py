@@ -126,6 +126,7 @@ FOUND = {
     "policies.*": "those of other distributions: name and place",
     "adapters.*": "whether the engine finds a plug-in of `peek`",
     "active": "the policy asked for, stock, or null for a mistake",
+    "here_only": "whether the policy's module is in the working directory only, where engines do not look",
     "mode": "on, shadow, off",
     "options.*": "every option in force",
     "misspelled.*": "a variable that nothing reads: what may be meant",

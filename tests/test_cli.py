@@ -638,7 +638,18 @@ def test_doctor_finds_a_policy_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PEEK_POLICY", "policies_of_doctor:Mine")
-    assert diagnosed(capsys)["active"] == "policies_of_doctor:Mine"
+    found = diagnosed(capsys)
+    assert (found["active"], found["here_only"]) == ("policies_of_doctor:Mine", True)
+
+
+@pytest.mark.parametrize("on_path", [False, True])
+def test_doctor_says_where_an_engine_would_not_find_it(tmp_path: Path, on_path: bool) -> None:
+    """`vllm serve` does not look into the working directory, as `python -m peek doctor` does."""
+    (tmp_path / "mine.py").write_text("from peek import FirstCome as Mine\n")
+    path = os.pathsep.join([str(HOME), *[str(tmp_path)] * on_path])
+    result = run("doctor", cwd=tmp_path, PEEK_POLICY="mine:Mine", PYTHONPATH=path)
+    assert result.returncode == 0, result.stderr
+    assert ("an engine needs it installed, or on PYTHONPATH" in result.stdout) != on_path
 
 
 @pytest.mark.parametrize(

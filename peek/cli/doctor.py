@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ MODES: Final = {
 """Text for each mode; the mode "on" is not printed."""
 
 
+HERE_ONLY: Final = "in the working directory only; an engine needs it installed, or on PYTHONPATH"
+
+
 @dataclass(frozen=True)
 class DoctorOptions:
     as_json: bool = switch("--json", "Print one JSON object.")
@@ -47,9 +51,10 @@ class DoctorOptions:
 def doctor_command(options: DoctorOptions) -> None:
     """Show the build, the engines, and what the environment asks for."""
     fault = ""
-    settled: dict[str, Any] = {"active": None, "mode": "on", "options": {}}
+    settled: dict[str, Any] = {"active": None, "here_only": False, "mode": "on", "options": {}}
     try:
         label = os.environ.get("PEEK_POLICY", "")
+        settled["here_only"] = _is_here_only(label)
         if label not in ("", OFF):
             with suppress(InvalidConfig):  # it may be a module in the working directory
                 policy_of(label)
@@ -81,6 +86,20 @@ def doctor_command(options: DoctorOptions) -> None:
         raise InvalidConfig(fault)
 
 
+def _is_here_only(label: str) -> bool:
+    """Whether the module of a policy is in the working directory only, where an engine does not look."""
+    module = label.partition(":")[0].partition(".")[0]
+    if not module or ":" not in label or module in sys.modules:
+        return False
+    paths = list(sys.path)
+    if paths[:1] in ([""], [os.getcwd()]):  # as `python -m peek` begins
+        del sys.path[0]
+    try:
+        return find_spec(module) is None and (Path(f"{module}.py").exists() or Path(module).is_dir())
+    finally:
+        sys.path[:] = paths
+
+
 def _is_registered(engine: str) -> bool:
     """Whether the engine finds a plug-in of `peek`; not from a folder that is only on Python's path."""
     return any(entry.module.startswith("peek.adapters.") for entry in entry_points(group=SEAMS[engine]))
@@ -108,6 +127,7 @@ def _print(findings: dict[str, Any]) -> None:
           for name, is_registered in findings["adapters"].items()),
         *((f"policy {name}", path) for name, path in findings["policies"].items()),
         ("active", findings["active"] or "nothing: the environment is invalid"),
+        *([("policy's module", HERE_ONLY)] if findings["here_only"] else []),
         *([("mode", MODES[mode])] if mode in MODES else []),
         *([("options", options)] if options else []),
         *((name, f"unknown, nothing reads it; is {meant} meant?")
