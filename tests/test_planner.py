@@ -32,6 +32,7 @@ from peek import (
     UnknownRequest,
 )
 from peek.config import POLICIES
+from peek.fleet import FleetPlanner
 from peek.planner import PrefillsInFlight
 from peek.policy.lanes import FAIR_LANE
 from peek.policy.sections import SIBLING
@@ -152,6 +153,13 @@ def test_counters_literally() -> None:
         "plan_s": 0.0,
         "last_plan_s": 0.0,
     }
+
+
+def test_counters_show_themselves() -> None:
+    planner = planner_of(rows_of([1], [2]))
+    planner.plan(cache_of([]), NOW)
+    assert "'plans': 1, 'stood_aside': 0" in repr(planner.stats)
+    assert repr(FleetPlanner().stats).startswith("FleetStats({'added': 0, ")
 
 
 def test_lengths_come_from_the_key_where_nothing_is_shared_too() -> None:

@@ -47,6 +47,9 @@ class FleetStats:
         """Return all counters by name."""
         return {name: getattr(self, name) for name in _COUNTERS}
 
+    def __repr__(self) -> str:
+        return f"FleetStats({self.as_dict()})"
+
 
 class ReplicaStatus(NamedTuple):
     name: str

@@ -16,7 +16,8 @@ NOTHING_TO_GAIN: Final = "nothing that waits is shared, cached or under way"
 class Plan(list[str]):
     """An admission order: the ids of all waiting requests, first to admit first.
 
-    It is a list with three more attributes.
+    It is a list with three more attributes.  Do not change it: while it stands (`plan_lasts_s`), the planner
+    answers with this very object.
 
     Args:
         ids: the order.

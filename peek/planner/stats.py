@@ -59,3 +59,6 @@ class PlannerStats:
     def as_dict(self) -> dict[str, int | float]:
         """All counters by name."""
         return {name: getattr(self, name) for name in _COUNTERS}
+
+    def __repr__(self) -> str:
+        return f"PlannerStats({self.as_dict()})"
