@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from copy import copy
@@ -209,6 +210,26 @@ def test_memory_is_bounded_over_all_namespaces() -> None:
         taught(lengths, f"user{number}", [("any",)], 9)
     assert lengths.namespaces <= 4096
     assert lengths.kinds == lengths.namespaces, "a namespace that is forgotten takes its kinds along"
+
+
+def test_room_for_a_thousand_kinds_is_made_at_once() -> None:
+    """Each user has a cache salt: a look at all namespaces for each kind held a scheduler up for a second."""
+    lengths, calls = Expectations(inf), 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    for number in range(5_500):
+        lengths.arrived(PendingRequest(f"waits{number}", [1], 0.0, f"salt{number}"), ())
+        if lengths.kinds > 16_384 - 3:
+            sys.setprofile(count)
+        try:
+            teach(lengths, f"ended{number}", f"salt{number}", ("a", "b", "c"), 9)
+        finally:
+            sys.setprofile(None)
+    assert 15_360 <= lengths.kinds <= 16_384
+    assert calls < 10 * 5_500, "on the interpreted build, which alone tells of its calls"
 
 
 def test_kinds_that_are_used_again_take_no_room_of_another_namespace() -> None:

@@ -25,6 +25,7 @@ forgets its older half.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from typing import Final, final
 
@@ -443,13 +444,9 @@ class Expectations:
             self.news = True
 
     def _make_room(self) -> None:
-        """Forget what exceeds the bounds.  O(1) amortised, if each namespace has few kinds O(namespaces)."""
+        """Forget what exceeds the bounds.  O(1) amortised, and O(namespaces) once in a thousand new kinds."""
         if self.kinds > _MOST_IN_ALL:
-            while self.kinds > _MOST_IN_ALL - _MOST_IN_ALL // 16:  # more, so that it is not so soon again
-                largest = max(self._spaces.values(), key=lambda space: space.size)
-                self.kinds -= largest.size
-                largest.forget()
-                self.kinds += largest.size
+            self._forget_kinds(_MOST_IN_ALL - _MOST_IN_ALL // 16)  # more, so that it is not so soon again
         while len(self._spaces) - len(self.waiting) > _MOST_SPACES:
             namespace = next(iter(self._spaces))
             space = self._spaces[namespace]
@@ -458,6 +455,16 @@ class Expectations:
                 continue
             self.kinds -= space.size
             del self._spaces[namespace]
+
+    def _forget_kinds(self, most: i64) -> None:
+        """Let the namespace with the most kinds forget some, until `most` are left.  O(namespaces)."""
+        sizes = [(-space.size, place, space) for place, space in enumerate(self._spaces.values())]
+        heapq.heapify(sizes)
+        while self.kinds > most:
+            size, place, space = sizes[0]
+            space.forget()
+            self.kinds += size + space.size
+            heapq.heapreplace(sizes, (-space.size, place, space))
 
     # -- what to expect ----------------------------------------------------------------------------
 
