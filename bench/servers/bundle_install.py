@@ -31,8 +31,8 @@ assert torch.__version__.startswith("2.11."), f"torch is {torch.__version__}, no
 assert torch.cuda.is_available(), "torch sees no GPU"
 assert torch.cuda.get_device_capability()[0] == 9, "no Hopper, and the bundle has only its FlashAttention"
 triton.runtime.driver.active.get_current_target()  # Triton compiles for every kernel, with Python's headers
-import vllm._C, vllm._C_stable_libtorch, vllm._moe_C, vllm.vllm_flash_attn._vllm_fa3_C
-import vllm.entrypoints.cli.main, vllm.benchmarks.serve
+import vllm._C_stable_libtorch, vllm._moe_C_stable_libtorch, vllm.vllm_flash_attn._vllm_fa3_C
+import vllm.entrypoints.cli.main, vllm.entrypoints.openai.api_server, vllm.benchmarks.serve
 import vllm.v1.worker.gpu_worker, vllm.model_executor.models.llama
 import vllm.v1.worker.gpu_model_runner, vllm.v1.attention.backends.flash_attn
 from vllm.platforms import current_platform

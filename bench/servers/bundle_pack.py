@@ -1,6 +1,6 @@
 """Packs what a GPU host without a network needs: `python3.12 -m bench.servers.bundle_pack FOLDER`.
 
-vLLM 0.22.1 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
+vLLM 0.24.0 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
 3.12 on x86-64, without what this comparison never loads.  It is packed and cut into pieces below 64 MiB, the
 limit of a transfer; `bundle_install.py` joins them.  Needs pip, a C compiler and a network.
 
@@ -25,19 +25,20 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PIECE_BYTES: Final = 60 << 20
 
 WHEELS: Final = (
-    "vllm==0.22.1",
+    "vllm==0.24.0",
     # what vLLM imports on the way to a dense model, besides what the host has
-    "blake3", "cachetools", "cbor2", "compressed-tensors==0.15.0.1", "depyf==0.20.0", "astor", "dill",
+    "blake3", "cachetools", "cbor2", "compressed-tensors==0.17.0", "depyf==0.20.0", "astor", "dill",
     "diskcache==5.6.3", "gguf>=0.17.0", "ijson", "lark==1.2.2", "llguidance>=1.7.0,<1.8.0", "loguru",
     "lm-format-enforcer==0.11.3", "interegular", "msgspec", "openai>=2.0.0,<2.9", "distro", "jiter",
     "sniffio",
     "openai-harmony", "outlines_core==0.2.14", "partial-json-parser", "pybase64", "python-json-logger",
-    "pyzmq>=25.0.0", "setproctitle", "xgrammar==0.2.0", "apache-tvm-ffi==0.1.9",
-    "mistral_common>=1.11.2", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py",
-    "pydantic-extra-types", "pycountry", "fastapi>=0.115.0", "starlette",
+    "pyzmq>=25.0.0", "setproctitle", "xgrammar==0.2.1", "apache-tvm-ffi==0.1.9",
+    "mistral_common>=1.11.3", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py",
+    "pydantic-extra-types", "pycountry", "fastapi>=0.133.0,<0.137.0", "starlette>=1.0.1",
     "opentelemetry-api>=1.27.0", "opentelemetry-sdk>=1.27.0", "opentelemetry-semantic-conventions",
     "importlib-metadata<9",
-    "uvicorn", "h11", "python-multipart", "email-validator", "dnspython", "prometheus-fastapi-instrumentator",
+    "uvicorn", "h11", "watchfiles", "model-hosting-container-standards<1", "jmespath", "python-multipart",
+    "email-validator", "dnspython", "prometheus-fastapi-instrumentator",
     "librt>=0.16,<1",  # of the compiled `peek`
 )  # fmt: skip
 
@@ -50,6 +51,7 @@ TRIMMED: Final = (
     "vllm/_flashmla_C.abi3.so",
     "vllm/_flashmla_extension_C.abi3.so",
     "vllm/third_party/deep_gemm",
+    "vllm/third_party/fmha_sm100",
     "vllm/entrypoints/serve/instrumentator/static",
     "mistral_common/data",
     "xgrammar/lib",  # a library to link against

