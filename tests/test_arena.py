@@ -67,7 +67,7 @@ def test_the_page_has_the_figures_of_a_bound_known_beforehand() -> None:
     page = " ".join(arena.PAGE.read_text(encoding="utf-8").split())
     means = {line["kind"].split()[0]: float(line["ttft"]) for line in rows}
     assert (min(means, key=means.__getitem__), max(means, key=means.__getitem__)) == ("rag", "lora")
-    assert "has {rag:.2f} (RAG) to {lora:.2f} times (LoRA) the best mean".format(**means) in page
+    assert "Its mean is {rag:.2f} (RAG) to {lora:.2f} times (LoRA) the best".format(**means) in page
 
 
 def test_the_page_has_the_figures_of_drawn_mixes() -> None:
@@ -77,9 +77,9 @@ def test_the_page_has_the_figures_of_drawn_mixes() -> None:
     sessions, single, little = shown
     page = " ".join(arena.PAGE.read_text(encoding="utf-8").split())
     assert f"{every[0].partition('(')[2].rstrip(')')} of {2 * drawn.MIXES} cells have a queue" in page
-    means = sessions[1:] + single[1:]
-    assert "the mean is {:.2f} times the best, p99 {:.2f}; elsewhere {:.2f} and {:.2f}".format(*means) in page
-    assert f"the {little[0].partition('(')[2].rstrip(')')} cells where" in page
+    assert "mean is {:.2f} times the best and its p99 {:.2f} times;".format(*sessions[1:]) in page
+    assert "in the others they are {:.2f} and {:.2f}.".format(*single[1:]) in page
+    assert f"In {little[0].partition('(')[2].rstrip(')')} cells no stock policy's mean" in page
     assert f"the default's p99 is {little[2]:.2f} times the best" in page
 
 
@@ -115,10 +115,10 @@ def test_the_page_has_the_figures_of_clients_that_wait() -> None:
         for kind in ("alone", "documents")
     )
     told = (
-        ("mean is {:.1f} s in arrival order, {:.1f} by default and {:.1f} with `tail`", alone[0]),
-        ("p99 {:.0f}, {:.0f} and {:.0f} s; the default", alone[1]),
-        ("has {1:.0f} % of the first tokens within 2 s, the others {0:.0f} and {2:.0f} %", alone[2]),
-        ("the mean is {:.1f}, {:.1f} and {:.1f} s, p99", documents[0]),
+        ("With nothing shared the mean is {:.1f}, {:.1f} and {:.1f} s, and p99", alone[0]),
+        ("p99 {:.0f}, {:.0f} and {:.0f} s;", alone[1]),
+        ("{:.0f}, {:.0f} and {:.0f} % of the first tokens come within 2 s", alone[2]),
+        ("the mean is {:.1f}, {:.1f} and {:.1f} s, and p99", documents[0]),
         ("p99 {:.0f}, {:.0f} and {:.0f} s (", documents[1]),
     )
     for text, figures in told:
