@@ -39,7 +39,7 @@ WHEELS: Final = (
     "importlib-metadata<9",
     "uvicorn", "h11", "watchfiles", "model-hosting-container-standards<1", "jmespath", "python-multipart",
     "email-validator", "dnspython", "prometheus-fastapi-instrumentator",
-    "librt>=0.16,<1",  # of the compiled `peek`
+    "librt>=0.16,<1", "mypy-extensions",  # of the compiled `peek`
 )  # fmt: skip
 
 # A package and the one version of its core that it insists on come from one resolution.
