@@ -1,7 +1,7 @@
 """The policy `peek`, the library's default: its options, and the package of its parts.
 
-The options stand in the one module of the package that is never compiled.  A compiled dataclass would convert
-or refuse a value before `__post_init__` can name it.
+This module is never compiled: a compiled dataclass would convert or refuse a value before `__post_init__` can
+name it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from peek.settings import require_lead, require_one_of, require_seconds, require
 UNSHARED: Final = ("index", "arrival")
 
 OBJECTIVES: Final = {"tail": 0.0, "balanced": 0.5, "mean": 1.0, "target": 0.0}
-"""Each objective's place on the dial `mean_bias`; with "target" the dial orders requests not in time."""
+"""The objectives' places on the dial `mean_bias`; with "target" it orders requests that are not in time."""
 
 TARGET_S: Final = 2.0
 """The default target of the objective "target", in seconds: how long a person waits for a first word."""
@@ -29,14 +29,14 @@ class PeekOptions:
         objective: "balanced"; "tail" or "mean", the ends of the dial; or "target", which brings as many first
             tokens as possible within `ttft_target_s`.
         mean_bias: the dial itself, from 0.0 (short tail) to 1.0 (short mean), rounded to steps of 1/8;
-            docs/policies.md compares the places.  null takes the objective's place, 0.5 for balanced.
-        ttft_target_s: target for the first token of a request that names none, in seconds; infinity gives
-            targets only to requests that name one, null to no request.  Any client can name a target, so
-            named targets count only where this option is set.  With the objective "target" null means 2.0.
-        unshared: "arrival" leaves a queue alone in which nothing is shared or cached; "index" orders it, too.
-        fair_share: part of the work that goes to overdue requests while there are any, and by the order of
-            the dial while requests are in time, in (0, 1).
-        grace_tokens: work that is admitted after a request has come before it can be overdue, in tokens;
+            docs/policies.md compares the places.  null means the objective's own place, 0.5 for balanced.
+        ttft_target_s: target for the first token of a request that names none, in seconds.  With infinity
+            only requests that name a target have one.  With null no request has one, whatever it names: any
+            client can name a target.  With the objective "target" null means 2.0.
+        unshared: "arrival" leaves a queue as it is if nothing in it is shared or cached; "index" orders it.
+        fair_share: part of the work that goes to overdue requests while there are any, in (0, 1).  While
+            requests are in time, the same part goes to requests in the order of the dial.
+        grace_tokens: work that is admitted after a request arrives before it can be overdue, in tokens;
             infinity switches turns for overdue requests off.
         tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity
             switches turns among tenants off.

@@ -1,26 +1,25 @@
 """What is expected of a waiting request: how long its answer is, and how much its session still has to do.
 
-A request holds its memory for as long as its answer takes, and no engine is told how long that will be.  A
-turn of a session brings the next one, so a session waits for as long as it has turns.  If the sessions with
-the fewest turns to come go first, the fewest wait.  A session may begin with several requests at once, as a
-job does that maps and then reduces.  It waits for the last of them, so a session of which fewer are left goes
-before others, too.  This does not hold for later turns: their context is cached, and may not stay so.
+A request holds memory until its answer ends, and no engine is told when that will be.  A session is not done
+before its last turn.  If the sessions with the fewest turns left go first, fewer sessions wait at any time.
+A session may also begin with several requests at once, as a map-reduce job does, and it waits for the last of
+them.  So a session with fewer of these left goes before others, too.  Later turns that arrive at once do not
+count: their context is cached, and may not stay so.
 
 Prompts that begin alike (a template, a tool, an agent's system prompt) mostly ask for answers of similar
 length, and belong to sessions of similar length.  So the requests of a namespace are sorted by the beginnings
 of their prompts, at a few lengths.  Each such *kind* keeps the mean length of its answers, and how many of
-its requests were a first turn, a second and so on.  A request is expected to have the mean of its narrowest
-kind with any answers, drawn towards the mean of the next wider kind as if by one more answer.  The turns that
-follow it are expected in the same way.
+its requests were a first turn, a second and so on.  The expected answer of a request is the mean of its
+narrowest kind that has any answers.  That mean is drawn towards the mean of the next wider kind as if by one
+more answer.  The number of turns that follow is expected in the same way.
 
-No answer's true length is used before that answer has ended.  Nothing of another namespace enters: a kind's
-answers are compared with the mean of its own namespace.
+No answer's true length is used before that answer has ended.  A kind's answers are compared with the mean of
+its own namespace; nothing is learned from another one.
 
-Any client can ask for long answers, or for many turns, so what is learned is bounded.  `MOST_WORTH`,
-`MOST_TURNS` and `MOST_AT_ONCE` bound its effect on the order.  In a kind the answers of one tenant count for
-`MEMORY` at most.  Only answers make kinds, and each namespace has its own room for them.  So no other
-namespace's requests make it forget, until there are `_MOST_IN_ALL` kinds; then the namespace with the most
-forgets its older half.
+Any client can ask for long answers or for many turns, so what is learned is bounded.  `MOST_WORTH`,
+`MOST_TURNS` and `MOST_AT_ONCE` bound its effect on the order.  In a kind the answers of one tenant count as
+`MEMORY` at most.  Only answers make kinds, and each namespace has its own room for them, so requests cannot
+make another namespace forget.  Only above `_MOST_IN_ALL` kinds does the namespace with the most forget half.
 """
 
 from __future__ import annotations
@@ -35,34 +34,34 @@ from peek.request import PendingRequest
 from peek.trie.continuations import session_of, short
 
 MOST_WORTH: Final = 2.0
-"""Maximum factor, up or down, by which expected answers change the index of a piece.  Between two pieces all
-answers together are worth 1.5 times the mean age, and a fifth of the younger one's age (`frontier.index`)."""
+"""Maximum factor, up or down, by which expected answers change the index of a piece.  Between two pieces they
+make up for at most 1.5 times the mean age and a fifth of the younger one's age (`frontier.index`)."""
 
 MOST_TURNS: Final = 4.0
 """Maximum factor by which expected turns make a request larger.  With 8 or 16 no figure of agents, chats or a
-live mix was better.  At the default's power it is worth a factor of 28 in the index; the best hit, 15,625."""
+live mix was better.  At the default power 4 changes the index by a factor of 28, the best hit by 15,625."""
 
 MOST_AT_ONCE: Final = 4.0
 """Maximum factor by which the waiting requests that a session begins with make each other larger.  The larger
-it is, the sooner whole jobs of map-reduce end, and the later first tokens come (`bench.ablation`)."""
+it is, the sooner whole map-reduce jobs end, and the later first tokens come (`bench.ablation`)."""
 
 TURNS: Final = 16
 """Number of turns that are told apart; later ones count as the last of them."""
 
 _TURNS_MEMORY: Final = 512.0
-"""Requests of a kind after which what they taught about turns is halved."""
+"""Requests of a kind after which its counts of turns are halved."""
 
 _MOST_SESSIONS: Final = 16384
-"""Maximum number of sessions that are remembered; the ones with the latest admissions stay."""
+"""Maximum number of remembered sessions; the ones with the latest admissions stay."""
 
 _WIDE_MEMORY: Final = 256.0
-"""Number of latest answers that the mean of a namespace looks back on."""
+"""Number of latest answers in the mean of a namespace."""
 MEMORY: Final = 32.0
-"""Number of latest answers that the mean of one tenant in a kind looks back on."""
+"""Number of latest answers in the mean of one tenant in a kind."""
 
 _NEWS: Final = 0.1
-"""Relative change of an expected length from which waiting requests are told: a quarter of the index, with
-the default's power."""
+"""Relative change of an expected length above which waiting requests are updated.  At the default power it
+changes the index by a quarter."""
 
 _MOST_TENANTS: Final = 8
 """Maximum number of tenants whose answers a kind keeps apart; the tenants answered last stay."""
@@ -73,7 +72,7 @@ _MOST_IN_ALL: Final = 16384
 _MOST_SPACES: Final = 4096
 """Maximum number of namespaces, beside one per waiting request; the namespaces answered last stay."""
 _MOST_RUNNING: Final = 16384
-"""Maximum number of admitted requests whose end is awaited; the oldest go, as some hosts tell no end."""
+"""Maximum number of admitted requests whose end is awaited; the oldest go, as some hosts report no end."""
 
 
 @final
@@ -98,11 +97,11 @@ class Mean:
 
 @final
 class Turns:
-    """How many requests were each turn of their sessions, and so how many turns follow one."""
+    """How many requests were the first, second, ... turn of their sessions, and so how many turns follow."""
 
     def __init__(self) -> None:
         self._reached: list[float] = []
-        """By turn: requests that were this one or a later one."""
+        """By turn: number of requests that were this turn or a later one."""
 
     def add(self, turn: i64) -> None:
         """Add a request that was the turn number `turn` of its session, from 0.  O(TURNS)."""
@@ -116,7 +115,7 @@ class Turns:
             self._reached = [0.5 * each for each in reached]
 
     def after(self, turn: i64, wider: float, prior: float) -> float:
-        """The mean number of turns that follow a turn, drawn towards `wider` as if by `prior` more.  O(1)."""
+        """The mean number of turns after `turn`, drawn towards `wider` as if by `prior` requests.  O(1)."""
         reached = self._reached
         turn = min(turn, TURNS - 1)
         if turn >= len(reached):
@@ -128,7 +127,7 @@ class Turns:
 
 @final
 class Opening:
-    """The waiting requests, by id, that came before any request of their session was admitted."""
+    """The waiting requests of a session, by id, that came before any of its requests was admitted."""
 
     def __init__(self, session: tuple[str, str]) -> None:
         self.session = session
@@ -146,22 +145,22 @@ class Sessions:
 
     def __init__(self) -> None:
         self._openings: dict[tuple[str, str], Opening] = {}
-        """Of sessions that begin with requests that wait."""
+        """By session: its requests that came before any was admitted, and still wait."""
         self._admitted: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def __len__(self) -> int:
-        """Number of sessions that are known."""
+        """Number of sessions of which a request was admitted."""
         return len(self._admitted)
 
     def turn_of(self, request: PendingRequest) -> i64:
-        """Number of requests of its session that were admitted; 0 where it names none.  O(1).
+        """Number of requests of its session that were admitted; 0 if it names no session.  O(1).
 
         A session belongs to one namespace; equal names in two namespaces are two sessions.
         """
         return self._admitted.get(session_of(request), 0)
 
     def begin(self, request: PendingRequest) -> Opening:
-        """Return the opening of a session, with this first turn of it.  O(1)."""
+        """Add a first turn to the opening of its session; return that opening.  O(1)."""
         name = session_of(request)
         opening = self._openings.get(name)
         if opening is None:
@@ -171,7 +170,7 @@ class Sessions:
         return opening
 
     def left(self, request_id: str, opening: Opening) -> None:
-        """Take a request that waits no longer out of an opening.  O(1)."""
+        """Remove a request that no longer waits from an opening.  O(1)."""
         del opening.ids[request_id]
         if not opening.ids:
             del self._openings[opening.session]
@@ -191,9 +190,9 @@ class Kind:
 
     Attributes:
         prior: weight of the wider kind's expected length, in answers.
-        answers: number of answers that the mean is of.
+        answers: number of answers in the mean.
         mean: mean length of an answer, tokens.
-        told: the mean when waiting requests were last told of it, tokens.
+        told: the mean when it last gave a reason to renew waiting requests, tokens.
         turns: which turns its requests were.
     """
 
@@ -235,7 +234,7 @@ class Space:
 
     Attributes:
         whole: the kind of all its answers.
-        kinds, older: the newer and older half of the other kinds, by the name of a prompt's beginning.
+        kinds, older: the other kinds, by the name of a prompt's beginning: those used last, and older ones.
         waiting: number of waiting requests by the name of a beginning.
         waits: number of waiting requests.
     """
@@ -249,11 +248,11 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Number of kinds that are kept."""
+        """Number of kinds, without `whole`."""
         return len(self.kinds) + len(self.older)
 
     def found(self, head: object) -> Kind | None:
-        """Return the kind of this name, if there is one, and count it as used.  O(1)."""
+        """Return the kind of this name, if there is one, and mark it as used.  O(1)."""
         kind = self.kinds.get(head)
         if kind is None and self.older:
             kind = self.older.pop(head, None)
@@ -299,10 +298,10 @@ class Expected:
         namespace, heads: the request's namespace and beginnings, which name the kinds that it belongs to.
         session: the session that it names, "" for none.
         turn: number of its session's requests that were admitted before it.
-        opening: the requests that its session begins with, if it is one of them and names a session.
-        ratio: expected answer over the mean answer of the namespace, at most `most_ratio`, times 1 + the
-            turns that are expected to follow, at most `MOST_TURNS`, times the size of the opening; 1.0 if
-            nothing is known.
+        opening: the opening of its session, if it names one and is part of the opening.
+        ratio: a product of three factors, 1.0 if nothing is known: expected answer over the namespace's mean
+            answer, within `most_ratio`; 1 + the number of turns expected to follow, at most `MOST_TURNS`; and
+            the size of the opening.
     """
 
     def __init__(self, namespace: str, heads: tuple[object, ...], session: str, turn: i64) -> None:
@@ -326,11 +325,11 @@ class Expectations:
         most_ratio: upper bound of an expected answer over the mean; its inverse is the lower bound.
 
     Attributes:
-        news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
-        changed: ids of waiting requests whose session's opening has changed; it calls `renew` for these, too.
-        sessions: what was admitted of each session, and which requests it begins with.
+        news: an expected length has changed, so the policy has to call `renew` for each waiting request.
+        changed: ids of waiting requests whose session's opening has changed, so that it has to call `renew`.
+        sessions: how many requests of each session were admitted, and which requests it begins with.
         waiting: what is expected of each waiting request, by id, as of its arrival or the last `renew`.
-        kinds: number of kinds that are kept.
+        kinds: number of kinds of all namespaces.
     """
 
     def __init__(self, most_ratio: float) -> None:
@@ -356,9 +355,9 @@ class Expectations:
     # -- arrivals and departures -------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest, heads: tuple[object, ...], learns: bool = True) -> None:
-        """Expect something of a request that waits from now on; `heads` name its beginnings.  O(heads).
+        """Work out what to expect of a new waiting request; `heads` name its beginnings.  O(heads).
 
-        `learns`: whether admissions are told, so that turns are known.
+        `learns`: whether `admitted` will be called, so that turns are known.
         """
         namespace = short(request.namespace)
         space = self._space_of(namespace)
@@ -398,7 +397,7 @@ class Expectations:
         return expected
 
     def _preempted(self, request: PendingRequest) -> Expected | None:
-        """What was expected of a request when it was admitted and not yet preempted; None for any other."""
+        """What was expected of a preempted request when it was admitted; None if it was not admitted."""
         running = self._running.get(request.request_id)
         if running is None:
             return None
@@ -407,7 +406,7 @@ class Expectations:
         return before if same else None
 
     def admitted(self, request: PendingRequest) -> None:
-        """Await the end of a request that was admitted; one that was preempted is counted once.  O(heads)."""
+        """Await the end of an admitted request.  After a preemption it is not counted again.  O(heads)."""
         expected = self.withdrawn(request.request_id)
         if self._preempted(request) is None:
             expected.turn = self.sessions.turn_of(request)
@@ -446,7 +445,7 @@ class Expectations:
     def _make_room(self) -> None:
         """Forget what exceeds the bounds.  O(1) amortised, and O(namespaces) once in a thousand new kinds."""
         if self.kinds > _MOST_IN_ALL:
-            self._forget_kinds(_MOST_IN_ALL - _MOST_IN_ALL // 16)  # more, so that it is not so soon again
+            self._forget_kinds(_MOST_IN_ALL - _MOST_IN_ALL // 16)  # a few more, so that this stays rare
         while len(self._spaces) - len(self.waiting) > _MOST_SPACES:
             namespace = next(iter(self._spaces))
             space = self._spaces[namespace]
@@ -457,7 +456,7 @@ class Expectations:
             del self._spaces[namespace]
 
     def _forget_kinds(self, most: i64) -> None:
-        """Let the namespace with the most kinds forget some, until `most` are left.  O(namespaces)."""
+        """Let the largest namespaces forget kinds until at most `most` are left in all.  O(namespaces)."""
         sizes = [(-space.size, place, space) for place, space in enumerate(self._spaces.values())]
         heapq.heapify(sizes)
         while self.kinds > most:
@@ -495,7 +494,7 @@ class Expectations:
             if kind is not None:
                 length = (kind.answers * kind.mean + kind.prior * length) / (kind.answers + kind.prior)
                 later = kind.turns.after(turn, later, kind.prior)
-        self.kinds += space.size - before  # a kind of the older half that is used again can be one too many
+        self.kinds += space.size - before  # using a kind of the older half can drop the rest of that half
         most = self._most_ratio
         ratio = min(max(length / whole.mean, 1.0 / most), most) if whole.mean > 0.0 else 1.0
         return ratio * min(1.0 + later, MOST_TURNS) * at_once

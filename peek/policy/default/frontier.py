@@ -1,16 +1,16 @@
 """The frontier of a pending tree: the pieces that compete for the next place, and the order that they give.
 
 A piece is a request whose whole path is cached, or a prefix that is not cached.  Such a prefix is the highest
-uncached node on a path, with all requests that wait below it.  Cached nodes are *groups*: the tokens at risk
-above a piece are a number of the group that it hangs from.
+uncached node on a path, with all requests that wait below it.  Cached nodes are *groups*.  A piece hangs from
+a group, which keeps the tokens at risk above the piece.
 
 Most numbers behind a piece's index change only when a request below arrives or leaves, or when the cache
-gains or loses a part of its path.  The tree's journal tells of each of these changes.  Only the age and the
+gains or loses a part of its path.  The tree's journal lists each of these changes.  Only the age and the
 tokens at risk above change all the time.  So each piece keeps its numbers, and an order computes all indices
 in one native loop.
 
 `Below` holds what the frontier knows of a node, `Waiting` what it knows of a request, each in a list by
-`uid`.  A `uid` is used again, so each entry names its node or request; an entry of another one is stale.
+`uid`.  The tree reuses uids, so each entry names its node or request; an entry that names another is stale.
 
 `BestFirst` gives the order as far as it is asked for, by the rule of `peek.policy.default.policy`.
 """
@@ -33,21 +33,21 @@ MIN_WAIT_S: Final = 1e-3
 """Least age of a request in seconds, so that the indices of new requests are not all zero."""
 
 _FAR_S: Final = 1e100
-"""Bound of all times, up and down, in seconds: beyond any clock, and powers of ages do not overflow."""
+"""Bound of all times, up and down, in seconds: beyond any clock, yet powers of ages do not overflow."""
 
 MOST_LEVERAGE: Final = 5.0
-"""Upper bound of the leverage, reached with four fifths of a prompt cached and at risk.  The bound on waiting
-in `peek.policy.default.policy` rests on it."""
+"""Upper bound of the leverage, reached with four fifths of a prompt cached and at risk.  The comparison of
+two pieces in `peek.policy.default.policy` rests on it."""
 
 MOST_SHARERS: Final = 2.0
-"""Sharing divides a request's work by this at most, and by more in a burst only, see `index`.  Unbounded,
+"""Sharing divides a request's work by this at most; only in a burst by more, see `index`.  Without a bound
 the largest cold template always goes first, and requests of small ones wait too long (`bench.ablation`)."""
 
 GAMMA: Final = 0.4
-"""Exponent of size within the power.  56 times (5 ** 2.5) as small weighs as much as the best hit."""
+"""Exponent of size within the power.  A size 56 times (5 ** 2.5) as small weighs as much as the best hit."""
 
 PATIENCE: Final = 8
-"""How the age bends, see `index`.  With 1 it is a straight line, and a large request waits many
+"""Exponent that bends the age, see `index`.  With 1 the age stays as it is, and a large request waits many
 times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
 _LATE: Final = 1 << 62
@@ -79,14 +79,14 @@ class Contender:
     """A node or a request, and the numbers of its index while it is a piece.
 
     Attributes:
-        start: the frontier's generation that its place belongs to; in another one that means nothing.
-        place: where it stands among the frontier's pieces; -1 while it is none.
-        hangs_from: the group above it, None while it is no piece.
+        start: the frontier's generation for which the two numbers below hold.
+        place: its place in the frontier's list of pieces; -1 while it is no piece.
+        hangs_from: the group above it; None while it is no piece.
         since, first: arrival in seconds and sequence number of its oldest request.
         lightness: size ** -0.4; -1 until it is computed.
         per_work: requests / tokens of work.
         at_risk: tokens at risk on the piece's own edge, for one of its requests.
-        sharing: factor of the lightness if all sharers count, see `index`.
+        sharing: factor on the lightness if all sharers count, see `index`.
         key: the negated index as of the last `Frontier.look`, so that the smallest key goes first.
     """
 
@@ -103,7 +103,7 @@ class Contender:
         self.key: float = 0.0
 
     def is_renewed(self, start: i64) -> bool:
-        """Bring it into the generation `start`, as no piece; False if it is of that already.  O(1)."""
+        """Move it to the generation `start`, as no piece; False if it is of that one already.  O(1)."""
         if self.start == start:
             return False
         self.start = start
@@ -118,13 +118,12 @@ class Below(Contender):
 
     Attributes:
         node: the node.
-        group: where it stands among the frontier's groups; -1 while it is none.
-        above, ages: of a group, as of `Frontier.look`: tokens at risk above what hangs from it, for one
-            request, and the ages in its namespace.
-        seen: the call of `Frontier.look` that last wrote them.
-        round: the call of `Frontier.follow` that last made the node's piece.
-        tokens: sum of prompt lengths, tokens.
-        lasting: the same sum, each prompt times its `Expected.ratio`, tokens.
+        group: its place in the frontier's list of groups; -1 while it is no group.
+        above: if it is a group: tokens at risk above its pieces, for one request.
+        ages: if it is a group: the ages of the pieces in its namespace.
+        seen: number of the call of `Frontier.look` that last wrote `above` and `ages`.
+        round: number of the call of `Frontier.follow` that last computed the node's piece.
+        tokens: sum of prompt lengths; `lasting`: the same, each prompt times its `Expected.ratio`.
         work: tokens to compute, every uncached edge once; a float, as sums of huge prompts exceed 64 bits.
     """
 
@@ -154,8 +153,8 @@ class Below(Contender):
 class Waiting(Contender):
     """What the frontier knows of a request, and what is expected of it.
 
-    `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness` is the
-    request's own once that key is paid.
+    `length` is its prompt in tokens, `work` the tokens of it after its key of `depth` symbols.  `lightness`
+    is that of the request alone, once the key is cached or paid.
     """
 
     def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
@@ -180,16 +179,16 @@ def bounded(time_s: float) -> float:
 
 
 def index(risk: float, lightness: float, sharing: float, age_s: float, ages: Ages, power: i64) -> float:
-    """The index of a piece: its age, bent, times the power of its leverage and lightness.  O(log power).
+    """The index of a piece: its bent age times the power of its leverage and lightness.  O(log power).
 
-    What it shares beyond `MOST_SHARERS` makes it lighter by all of `sharing` where it is as old as the oldest
-    of its namespace, as in a burst, and by less, the younger it is: its *cohort* goes together.
+    Sharing beyond `MOST_SHARERS` makes a piece lighter, too.  A piece as old as the oldest of its namespace,
+    as in a burst, gets the whole factor `sharing`; the younger it is, the less it gets.
 
     Args:
         risk: tokens at risk over tokens of work.
-        lightness, sharing: as of `Contender`.
-        age_s: its age in seconds; `MIN_WAIT_S` at least counts.
-        ages: of the pieces of its namespace.
+        lightness, sharing: as in `Contender`.
+        age_s: its age in seconds; a smaller one counts as `MIN_WAIT_S`.
+        ages: those of the pieces of its namespace.
         power: a whole exponent.
     """
     age_s = max(MIN_WAIT_S, age_s)
@@ -213,19 +212,19 @@ def _raised(base: float, power: i64) -> float:
 def size(length: float, cached: float, work: float) -> float:
     """The size of a request in tokens: the geometric mean of its prompt and of what it has to compute.
 
-    Memory is held for the whole prompt; time, and new memory, go by the rest.
+    A request holds memory for its whole prompt, and takes time and new memory for what it has to compute.
 
     Args:
         length: tokens of the prompt.
         cached: tokens of it that are cached, or paid for by another request.
-        work: tokens to compute for each waiting request, with what they share divided among them.  It counts
+        work: tokens to compute for one request, where shared ones are divided among the sharers.  It counts
             as no less than what a request alone has to compute divided by `MOST_SHARERS`.
     """
     return math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))  # max of two is native
 
 
 def sharing_of(length: float, bounded: float, work: float) -> float:
-    """Factor of a piece's lightness if all its sharers count; `bounded` is its size in tokens.  O(1)."""
+    """Factor on a piece's lightness if all its sharers count; `bounded` is its size in tokens.  O(1)."""
     whole = math.sqrt(length * max(1.0, work))
     return 1.0 if whole >= bounded else math.pow(bounded / whole, GAMMA)
 
@@ -240,7 +239,7 @@ def uncached_symbols(node: Node, parent: Node, epoch: i64) -> i64:
 
 
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
-    """Tokens of a whole edge, cached or paid, divided among the requests that wait below it."""
+    """Tokens at risk on a whole edge, cached or paid, for one of the requests below: they share it evenly."""
     return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
 
 
@@ -249,7 +248,7 @@ class Frontier:
     """The pieces of one tree.
 
     Attributes:
-        pieces, groups: what competes, and the cached nodes, in no order.
+        pieces, groups: the pieces, and the cached nodes, in no order.
         known: what is known of each node, by `uid`; see `below`.
     """
 
@@ -312,7 +311,7 @@ class Frontier:
         return waiting
 
     def _forget(self, below: Below) -> None:
-        """Let a node be neither piece nor group."""
+        """Make a node neither piece nor group."""
         if below.place >= 0:
             self._release(below)
         if below.group >= 0:
@@ -334,7 +333,7 @@ class Frontier:
         piece.hangs_from = None
 
     def _take(self, piece: Contender, group: Below) -> None:
-        """Let something hang from a group as a piece, if it does not yet.  O(1)."""
+        """Make a node or request a piece that hangs from `group`.  O(1)."""
         piece.hangs_from = group
         if piece.place < 0:
             piece.place = len(self.pieces)
@@ -345,8 +344,8 @@ class Frontier:
     def follow(self, unit_tokens: i64) -> None:
         """Bring the pieces up to date with the tree and its marks.
 
-        O(journal entries x depth + what is below the changed prefixes).  O(n + nodes) the first time, after a
-        walk that began anew, and where the journal has become too long.
+        O(journal entries x depth + nodes and requests below the changed prefixes).  O(n + nodes) the first
+        time, after a dual-walk that began anew, and if the journal has become too long.
         """
         tree = self.tree
         journal = tree.journal()
@@ -368,9 +367,9 @@ class Frontier:
             self._settle(node)
 
     def _left(self, uid: i64) -> None:
-        """Free the piece of a request that has left its place.
+        """Remove the piece of a request that has left its place in the tree.
 
-        What is known by this `uid` is of that request, or of one whose node the journal names, too.
+        If the entry of this `uid` is of a newer request, the journal also lists that request's node.
         """
         waiting = self._waiting[uid] if uid < len(self._waiting) else None
         if waiting is not None:
@@ -407,7 +406,7 @@ class Frontier:
             group = below
 
     def _enter(self, top: Node) -> None:
-        """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
+        """Make groups of a cached node and of the cached nodes below; uncached nodes become pieces."""
         entering: list[Below] = [self.below(top)]
         while entering:
             below = entering.pop()
@@ -432,7 +431,7 @@ class Frontier:
     def _add_own(self, below: Below) -> None:
         """Make pieces of the requests that end in a cached node.
 
-        The newest requests come first, so the first that has a piece ends the search.
+        The newest requests come first, so the search ends at the first that is a piece already.
         """
         terminator = below.node.terminator
         while terminator is not None:
@@ -445,7 +444,7 @@ class Frontier:
             terminator = terminator.next
 
     def renew(self, terminator: Terminator) -> None:
-        """Update the piece of a request whose expected answer has changed; called after `follow`."""
+        """Update the piece of a request whose expectation has changed; called after `follow`."""
         waiting = self.waiting(terminator)
         waiting.lightness = -1.0
         node: Node | None = terminator.node
@@ -458,7 +457,7 @@ class Frontier:
         self._refresh(node, self.below(node.parent))
 
     def _refresh(self, top: Node, group: Below) -> None:
-        """Make the piece of an uncached prefix below a group anew.  O(nodes and requests below)."""
+        """Compute the piece of an uncached prefix below a group anew.  O(nodes and requests below)."""
         piece = self.below(top)
         if piece.round == self._round:
             return
@@ -509,7 +508,7 @@ class Frontier:
     def _sum_own(self, below: Below) -> None:
         """Start a node's sums with its own requests and the uncached part of its edge.  O(requests).
 
-        The requests are no pieces of their own.
+        These requests are no longer pieces themselves.
         """
         node = below.node
         parent = node.parent
@@ -562,7 +561,7 @@ class Frontier:
     def best(self, most: i64) -> list[Contender]:
         """Return the best `most` pieces as of the last `look`, best first, ties by age.
 
-        O(pieces + m log m) where the older ones tend to be better.
+        O(pieces + m log m) for m = `most`, if older pieces tend to be better.
         """
         found: list[Contender] = []
         for piece in self.pieces:
@@ -582,7 +581,7 @@ class Frontier:
         return found
 
     def _look_above(self, several: bool) -> None:
-        """Write `above` and new `ages` of each group: those of its namespace, or of all pieces in one."""
+        """Write `above` and empty `ages` of each group; the groups of one namespace have theirs in common."""
         known = self.known
         self._looks += 1
         common = Ages()
@@ -615,21 +614,21 @@ def goes_before(one: Contender, other: Contender) -> bool:
 
 
 _FIRST_LOOK: Final[i64] = 64
-"""Number of pieces that are sorted at first; once they have gone, all the others are sorted."""
+"""Number of pieces that are sorted at first; once they have gone, all pieces are sorted."""
 
 _SHORT: Final[i64] = 24
-"""Number of pieces up to which an insertion sort with native comparisons beats a sort by boxed keys."""
+"""Up to this number of pieces an insertion sort with native comparisons beats a sort by boxed keys."""
 
 
 @final
 class Piece:
-    """What competes for the next place: a request whose path is cached or paid, or a prefix that is not.
+    """A request whose path is cached or paid, or a prefix that is not; it competes for the next place.
 
     Attributes:
         key: the negated index, so that the smallest key goes first.
         since, first: arrival in seconds and sequence number of the piece's oldest request.
         node: the top node of the prefix, or the node where the request ends.
-        request: the request; None for a prefix of several.  A prefix of one request goes with it.
+        request: the request, also that of a prefix with only one; None for a prefix of several requests.
     """
 
     def __init__(
@@ -646,13 +645,13 @@ class Piece:
 
 @final
 class Run:
-    """Pieces that came up together, best first, and how many of them have gone.
+    """Pieces that became available together, best first, and how many of them have gone.
 
     Args:
         at_risk: tokens at risk above the pieces, for one request.
         ages: those of the pieces' namespace.
 
-    They mean nothing in the frontier's own run, whose pieces each have values of their own.
+    Neither is used in the run of the frontier's own pieces, which have different values.
     """
 
     def __init__(self, pieces: list[Piece], at_risk: float, ages: Ages) -> None:
@@ -667,7 +666,7 @@ class BestFirst(RequestStream):
     """The order of an up-to-date frontier; valid as long as tree and cache do not change.
 
     Args:
-        most: number of requests that will be asked for, as far as is known.
+        most: number of requests that will at least be asked for.
         several: whether requests of more than one namespace wait.
     """
 
@@ -682,7 +681,7 @@ class BestFirst(RequestStream):
         self._others: list[tuple[float, float, int, Run]] = []  # a heap by each run's next piece
 
     def _look(self, most: i64) -> None:
-        """Make the surface of the best `most` pieces; the same ones come first each time."""
+        """Fill the first run with the best `most` pieces; a longer run begins with the same pieces."""
         frontier = self._frontier
         frontier.look(self._now, self._power, self._several)
         if most < len(frontier.pieces):
@@ -694,7 +693,7 @@ class BestFirst(RequestStream):
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.
 
-        O(log) amortised, plus what is below a prefix when that prefix goes.
+        O(log) amortised, plus the children and requests of a prefix when that prefix goes.
         """
         run = self._run
         while run.at == len(run.pieces) and (run is not self._surface or not self._looks_on()):
@@ -723,7 +722,7 @@ class BestFirst(RequestStream):
         return run.at < len(run.pieces)
 
     def _below(self, node: Node, run: Run) -> Run:
-        """Make the pieces below a prefix of `run` once the prefix is paid.
+        """Make the pieces below a prefix of `run` that has been paid.
 
         O(m log m) with m children and requests of its node.
         """
@@ -752,7 +751,7 @@ class BestFirst(RequestStream):
         return Run(below, at_risk, ages)
 
     def _piece_of(self, kid: Node, at_risk: float, ages: Ages) -> Piece:
-        """Make the piece of a prefix; `at_risk` is for all requests below it."""
+        """Make the piece of a prefix; `at_risk` is the sum for all requests below it."""
         frontier = self._frontier
         below = frontier.known[kid.uid]
         parent = kid.parent
@@ -765,7 +764,7 @@ class BestFirst(RequestStream):
 
 
 def surfaced(found: Contender) -> Piece:
-    """Make the piece of what competes."""
+    """Make the `Piece` of a node or a request that is on the frontier."""
     if isinstance(found, Below):
         return Piece(found.key, found.since, found.first, found.node, None)
     assert isinstance(found, Waiting)

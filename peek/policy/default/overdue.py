@@ -1,16 +1,15 @@
 """A lane for requests that arrival order would have served by now.
 
-Beside the engine stands a virtual engine that serves the same requests in the order of their arrival.  Both
-are measured in *work*, on one clock: tokens to compute, and `DECODE_WEIGHT` for each token of the mean
-answer.  The clock shows the work that has been admitted.  A request is *due* when the virtual engine comes to
-it, behind all requests that came before.  Each request is priced with the hits that it had when it came,
-because arrival order would have found these hits.  (Virtual finish times, as in fair queueing: Demers, Keshav
-and Shenker, 1989.)  A request is never due before `grace_tokens` of work since it came.  It is *overdue* when
-the clock has passed its due moment.
+A *virtual engine*, which is only calculated, serves the same requests in arrival order.  Both engines are
+measured on one clock that shows the *work* admitted so far: tokens to compute, and `DECODE_WEIGHT` for each
+token of the mean answer.  A request is *due* when the virtual engine comes to it, after all earlier requests,
+but never before `grace_tokens` of work have been admitted since it came.  It is priced with the hits that it
+had when it came, because arrival order would have found these.  A request is *overdue* when the clock has
+passed its due moment.  (Virtual finish times, as in fair queueing: Demers, Keshav and Shenker, 1989.)
 
-Overdue requests, oldest first, get `fair_share` of the work by stride scheduling.  Until then no request is
-treated differently.  docs/lanes.md derives the bound on waiting that follows.  Where several namespaces wait,
-prices ignore hits, so that an overdue request does not tell what another namespace has cached.  All
+Overdue requests, oldest first, get `fair_share` of the work by stride scheduling.  While none is overdue, the
+policy's order stands.  docs/lanes.md derives the bound on waiting that follows.  If several namespaces wait,
+prices ignore hits, so that an overdue request does not reveal what another namespace has cached.  All
 namespaces share the lane's turns, so the moment of a turn depends on the others' requests, too.
 """
 
@@ -29,10 +28,10 @@ from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree
 
 MEMORY: Final = 256.0
-"""Number of latest answers that the mean answer length looks back on."""
+"""Number of latest answers in the mean answer length."""
 
 MOST_RUNNING: Final = 4096
-"""Maximum number of admitted requests whose turns are kept for a preemption; engines have fewer seats."""
+"""Maximum number of admitted requests whose turns are kept in case of preemption; engines run fewer."""
 
 _NOT_YET: Final = -1.0
 """`due` of a request that has no price yet."""
@@ -44,11 +43,11 @@ class Turn:
 
     Attributes:
         arrival_time: arrival of the request, seconds.
-        came: moment that it came; `due` is at least the grace later.
-        start: moment at which the virtual engine comes to it; until it is priced, the moment it came.
-        price: work that the request costs there.
-        due: moment from which the request is overdue.
-        resumed: whether it was held, and is due by the place that it had before.
+        came: the moment it came; `due` is at least the grace later.
+        start: the moment the virtual engine comes to it; until it is priced, the moment it came.
+        price: work that the virtual engine does for it.
+        due: the moment from which it is overdue.
+        resumed: whether it was held before it came; it keeps the due moment that it had.
     """
 
     def __init__(self, arrival_time: float, start: float) -> None:
@@ -73,7 +72,7 @@ class OverdueLane:
         self.clock: float = 0.0
         """Work admitted so far."""
         self.virtual: float = 0.0
-        """Moment on that clock at which the virtual engine has served all requests that have come."""
+        """Moment at which the virtual engine has served all requests that have come."""
         self.lead: float = 0.0
         """How far the overdue lane is ahead of the policy's lane, in work / share."""
         self.answers = Mean(MEMORY)
@@ -98,8 +97,8 @@ class OverdueLane:
     def arrived(self, request: PendingRequest) -> None:
         """Give a turn to a request that waits from now on; the next `price` fixes its start.  O(1).
 
-        A request that comes back after a preemption takes up the turn that it had.  A request that can run
-        again after it was held would go now in arrival order.  It starts now, but is due when it was before.
+        A request that comes back after a preemption takes up the turn that it had.  One that was held and can
+        run again starts now, as it would in arrival order, but keeps its due moment.
         """
         name = request.request_id
         turn = self._held.pop(name, None)
@@ -123,9 +122,9 @@ class OverdueLane:
         self._soonest = min(self._soonest, turn.due)
 
     def price(self, several: bool) -> None:
-        """Price the requests that arrived since the last call, one behind the other.  O(these requests).
+        """Price the requests that arrived since the last call, one after the other.  O(these requests).
 
-        Their cached lengths are known.  `several`: requests of more than one namespace wait.
+        Their cached lengths must be known.  `several`: requests of more than one namespace wait.
         """
         self._several = several
         answer = DECODE_WEIGHT * self.answers.mean
@@ -146,9 +145,9 @@ class OverdueLane:
         self._new.clear()
 
     def _close_ranks(self) -> None:
-        """Let no request be due later than one that came after it, where a withdrawal has made room.
+        """After withdrawals, let no request be due later than one that came after it.
 
-        O(new requests), and the older ones that this concerns.
+        O(new requests + older ones that this changes).
         """
         new: int = len(self._new)
         least = inf
@@ -171,8 +170,8 @@ class OverdueLane:
     def withdrawn(self, request_id: str) -> Turn:
         """Remove a request that left without being admitted, and return its turn.  O(1).
 
-        The virtual engine has the rest of the request's price less to do.  Requests behind keep their turns
-        until another one arrives, which may be due sooner: see `price`.
+        The virtual engine saves the rest of its price.  Requests behind it keep their due moments until a
+        request arrives that is due sooner than they are: see `price`.
         """
         self._new.pop(request_id, None)
         self._back.pop(request_id, None)
@@ -182,7 +181,7 @@ class OverdueLane:
         return turn
 
     def held(self, request_id: str) -> None:
-        """Take a request that cannot run for now off the virtual engine; keep its due moment.  O(1)."""
+        """Remove a request that cannot run for now from the virtual engine; keep its due moment.  O(1)."""
         turn = self.withdrawn(request_id)
         if turn.due == _NOT_YET:
             turn.due = turn.start + self.grace_tokens
@@ -222,7 +221,7 @@ class OverdueLane:
     def merge(self, order: RequestStream, tree: PendingTree) -> RequestStream:
         """Return `order` with turns for overdue requests of `tree`; `order` itself if there are none.
 
-        O(m log m) with m requests that came back after a preemption or were held, where one may be overdue.
+        O(m log m) with m requests that came back after a preemption or were held, if one may be overdue.
         """
         self.stand_aside()
         back: list[PendingRequest] = []
@@ -235,7 +234,7 @@ class OverdueLane:
         return turns if self._in_use else order
 
     def stand_aside(self) -> None:
-        """Charge no lane for the order to come, and forget what was placed before.  O(requests placed)."""
+        """Charge no lane for the next order, and forget what the lane placed before.  O(requests placed)."""
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
@@ -258,11 +257,11 @@ class OverdueTurns(RequestStream):
 
     Args:
         order: the policy's order of all waiting requests.
-        lane: the lane as it stands; the order to come is not charged to it.
+        lane: the lane as it stands; this order is not charged to it.
         waiting: all waiting requests as they entered the queue.
         returned: the turns of those that came back after a preemption or were held; the others are due in
             the order in which they came.
-        back: the overdue ones of these, the first to be due last.
+        back: the overdue requests of `returned`; the one due first is at the end.
 
     Attributes:
         head: the oldest overdue request that has not been placed; None if there is none.
@@ -288,7 +287,7 @@ class OverdueTurns(RequestStream):
         self._advance()
 
     def next(self) -> PendingRequest | None:
-        """Return the next request; None at the end.  O(1) and the order's own cost."""
+        """Return the next request; None at the end.  O(1) plus the order's own cost."""
         head = self.head
         lane = self._lane
         if head is not None and self._lead <= 0.0:
@@ -312,7 +311,7 @@ class OverdueTurns(RequestStream):
         return self._lane.work_of(request, request.num_tokens - request.cached_len)
 
     def _advance(self) -> None:
-        """Find the next overdue request; requests behind one that is not overdue are not overdue either."""
+        """Find the next overdue request; a request behind one that is not overdue is not overdue either."""
         self.head = None
         placed, returned, back = self._placed, self._returned, self._back
         while back and back[-1].request_id in placed:
@@ -322,7 +321,7 @@ class OverdueTurns(RequestStream):
             name = self._oldest.request.request_id
             turn = returned.get(name)
             if name not in placed and (turn is None or turn.came + lane.grace_tokens >= lane.clock):
-                break  # as no request that came later is overdue, either
+                break  # no request that came later is overdue, either
             self._oldest = next(self._waiting, None)
         head: PendingRequest | None = None if self._oldest is None else self._oldest.request
         if back and (head is None or lane.rank_of(back[-1]) < lane.rank_of(head)):

@@ -3,8 +3,8 @@
 An index policy gives each piece of work one number and serves the largest first.  Shortest processing time
 and HRRN are such policies.  Where pieces need a common set-up, Horn's rule for precedence trees applies
 (Horn, "Single-machine job sequencing with treelike precedence ordering", 1972): a set-up goes when the best
-piece that it enables, counted with the set-up paid, is the best of all.  Here the set-up is a prefix that is
-not cached.  A piece is a request whose path is cached, or such a prefix with all requests that wait below it:
+piece that needs it would be the best of all with the set-up paid.  Here the set-up is a prefix that is not
+cached.  A piece is a request whose path is cached, or such a prefix with all requests that wait below it:
 
     index = aged * (min(5, 1 + at_risk / work) / size ** 0.4) ** power,  aged = mean * (1 + age / 8 mean) ** 8
 
@@ -13,40 +13,39 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
     work     tokens to compute for all its requests, every uncached edge once
     at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
              divided among all requests below it, because a prefix that many wait for stays cached anyway
-    size     tokens that one of its requests takes: the geometric mean of its prompt, which is memory held,
-             and of its part of the work, which is time and new memory, but no less than half of what it
-             would compute alone; times its expected answer length over that of the mean answer; times one and
-             the number of turns by which its session is expected to go on, at most 4; times the number of
+    size     tokens that one of its requests takes: the geometric mean of its prompt (memory held) and of its
+             part of the work (time and new memory).  This part is at least half of what it would compute
+             alone.  The size is then multiplied by: its expected answer length over that of the mean answer;
+             one plus the number of turns that its session is expected to go on, at most 4; and the number of
              requests with which its session began and which still wait, at most 4
 
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
 is served largest template first, and a stream is not.
 
-`aged` is near age for the young and grows like an exponential for those older than the mean.  Then being
-smaller by a factor is worth a *difference* in age, in units of what one waits in this queue.  Were it worth a
-factor in age, as in HRRN, a request a few times as large would wait dozens of times as long.  Where sizes are
-known and small against the queue, ages less a logarithm of size have the shortest tail in the long run (Yu
-and Scully, "Strongly tail-optimal scheduling in the light-tailed M/G/1", 2024).  A power in place of the
-exponential is a few products, the same on each platform, and does not overflow.
+`aged` is close to the age of young pieces, and grows like an exponential for those older than the mean.  So
+being smaller by some factor is worth a *difference* in age, in units of the usual wait in this queue.  If it
+were worth a factor in age, as in HRRN, a request a few times as large would wait dozens of times as long.  If
+sizes are known and small against the queue, the order by age minus a logarithm of size has the shortest tail
+in the long run (Yu and Scully, "Strongly tail-optimal scheduling in the light-tailed M/G/1", 2024).  A power
+in place of the exponential is a few products, the same on each platform, and does not overflow.
 
 `power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  The smaller it is, the more the
 longest waits count.
 
 All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  A piece of
 size L and age A goes before one of size l and age a, cached or not, if (8 mean + A) / (8 mean + a) is more
-than (5 * (L / l) ** 0.4) ** (power / 8); in a burst the sizes are those that count there.  Being 56 times
-as small weighs as much as the best hit, on the whole dial.  If hardly anybody else is old, the mean is much
-below A.  Otherwise the turns for overdue requests bound the wait.
+than (5 * (L / l) ** 0.4) ** (power / 8), in a burst with the sizes that count there.  At any dial a size 56
+times as small weighs as much as the best hit.  If few pieces are old, the mean is much below A, so an old
+piece soon goes.  If many are, the turns for overdue requests bound the wait.
 
 The best piece goes.  If it is a prefix that is not cached, the best request below it pays for the prefix, and
 the others compete anew with the prefix paid.  Some engines show a prefix only when its prefill ends.  There,
 siblings of a prefill under way, or of one earlier in the order, go last.
 
-The parts are pure modules that know nothing of the planner.  The *frontier* keeps the pieces and their
-indices, *expectations* learns how long answers will be and how sessions go on.  *targets*
-puts requests first that can still have their first token in time.  *overdue* gives turns to requests that
-arrival order would have served, *tenants* to tenants that have been served less.  `PeekPolicy` passes events
-to the parts and chains their orders.
+The parts are pure modules that know nothing of the planner.  *frontier* keeps the pieces and their indices;
+*expectations* learns how long answers are and how sessions go on; *targets* puts requests first that can
+still have their first token in time; *overdue* gives turns to requests that arrival order would have served;
+and *tenants* to those served less.  `PeekPolicy` passes events to the parts and chains their orders.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ from peek.trie.pending_tree import PendingTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PeekPolicy(AdmissionPolicy):
-    """The pieces of the pending tree by index, largest first; see the module.
+    """Orders the pieces of the pending tree by index, largest first; see the module.
 
     O(n log n + nodes) for `order`, less for `stream`.
     """
@@ -156,19 +155,19 @@ class PeekPolicy(AdmissionPolicy):
         return everybody(self._ordered(cycle, len(queue)))
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
-        """The order of `order` as a stream; None where the queue may be left alone.
+        """The order of `order` as a stream; None if the queue may be left as it is.
 
-        The frontier is kept for the next call.  O(what has changed in tree and cache since the last call +
-        pieces + m log m) for the first m requests and the siblings between them.
+        The frontier is kept for the next call.  O(changes in tree and cache since the last call + pieces +
+        m log m) for the first m requests and the siblings between them.
         """
         if self._leaves_unshared and not cycle.tree.has_sharing:
             return None
         return self._ordered(cycle, 0)
 
     def _ordered(self, cycle: Cycle, most: int) -> RequestStream:
-        """The whole order; at least the first `most` will be asked for.
+        """The whole order, of which at least the first `most` requests will be asked for.
 
-        By index, behind requests in time, with turns for overdue requests, siblings last, tenants in turns.
+        It chains: by index; requests in time first; turns for overdue ones; siblings last; turns of tenants.
         """
         tree = cycle.tree
         several = tree.n_namespaces > 1
@@ -188,7 +187,7 @@ class PeekPolicy(AdmissionPolicy):
         return self._in_turns(SiblingsLast(order, cycle) if cycle.defers_siblings else order)
 
     def _in_turns(self, order: RequestStream) -> RequestStream:
-        """Return `order` with turns among tenants; `order` itself where one tenant waits."""
+        """Return `order` with turns among tenants; `order` itself if only one tenant waits."""
         several = self._takes_turns and len(self.accounts.lines) > 1
         return Turns(order, self.accounts) if several else order
 
@@ -206,12 +205,12 @@ class PeekPolicy(AdmissionPolicy):
 class SiblingsLast(RequestStream):
     """An order with the siblings of a cold prefix behind all other requests; writes `section`.
 
-    It serves engines that show a prefix to others only when its prefill ends.  Admitted in one batch, the
-    siblings would each compute the prefix.  The first request of a prefix in the order is its pioneer.
+    It is for engines that show a prefix to others only when its prefill ends: siblings admitted in one batch
+    would each compute the prefix.  The first request of a prefix in the order is its pioneer.
 
-    A pioneer *claims* the nodes of its path: each of them holds its own depth.  An unclaimed node holds the
-    depth of the lowest claimed node above it, as of the last look.  Claims only grow.  So a depth that made a
-    request wait still does, and a depth that did not is looked up again.
+    A pioneer *claims* the nodes of its path; the depth kept for such a node is its own.  For an unclaimed
+    node it is the depth of the lowest claimed node above, as of the last look.  Claims only grow.  So a depth
+    for which a request had to wait stays valid, and any other depth is looked up again.
     """
 
     def __init__(self, order: RequestStream, cycle: Cycle) -> None:
@@ -243,9 +242,8 @@ class SiblingsLast(RequestStream):
     def _has_pioneer(self, request: PendingRequest) -> bool:
         """Whether an earlier prefill computes more than tau tokens that the request would compute, too.
 
-        Tau is at least what that prefill shows in this step.  It is a prefill under way, or a request asked
-        about before.  Otherwise the request becomes the pioneer of its path.  O(levels) at worst, O(1)
-        amortised.
+        That prefill is under way, or of a request asked about before.  Tau is at least what it shows in this
+        step.  Without one the request becomes the pioneer of its path.  O(levels) at worst, O(1) amortised.
         """
         known = request.cached_len + self._tau
         if request.coming_len > known:

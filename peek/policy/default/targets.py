@@ -4,13 +4,13 @@ A request may have a target: seconds within which its first token is wanted.  Re
 their targets go before the others, fewest tokens to compute first.  On one machine, with all requests due
 equally soon after they came, that order leaves the fewest late.  (Moore, "An n job, one machine sequencing
 algorithm for minimizing the number of late jobs", 1968, drops the longest job from a sequence that is late.)
-A request that is too late has no target any more.
+A request that can no longer meet its target has none any more.
 
-Requests without a target, and late requests, are served beside them in the order of the policy's index.  It
-has a share of the work, by stride scheduling over the tokens that are really admitted.  Cheap requests in
-time may stand first in that order, too; only the turns of overdue requests are for certain.
+Beside them the order of the policy's index gets a share of the work, by stride scheduling over the tokens
+that are really admitted.  It serves requests without a target and late ones.  But cheap requests in time may
+stand first in that order, too, so only the turns of overdue requests are guaranteed.
 
-The engine's pace is learned: uncached tokens admitted a second while requests wait.
+The engine's pace is learned: uncached tokens admitted per second while requests wait.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from peek.policy.lanes import FAIR_LANE
 from peek.request import PendingRequest
 
 _MEMORY_S: Final = 10.0
-"""Seconds that the engine's pace looks back on: some of its steps, and a small part of a change of load.  The
-time between two plans counts no longer than that."""
+"""Time that the engine's pace looks back on, in seconds: several steps, yet short against a change of load.
+A longer time between two plans counts as this."""
 
 _MOST_LEAD: Final = 16384.0
-"""Maximum work that a lane can be behind by, in tokens: two steps, so that a lane that was empty does not
-catch up.  The cost of one request is never cut, however large it is."""
+"""Maximum work by which a lane can be behind, in tokens: about two steps, so that a lane that was empty does
+not catch up.  The cost of one request is never cut, however large it is."""
 
 
 @final
 class Pace:
-    """The engine's pace: uncached tokens admitted a second while requests wait."""
+    """The engine's pace: uncached tokens admitted per second while requests wait."""
 
     def __init__(self) -> None:
         self._tokens: float = 0.0
@@ -51,16 +51,16 @@ class Pace:
         self._waits = waits
 
     def idle(self) -> None:
-        """Note that no request waits any more: until one does, no time counts.  O(1)."""
+        """Note that no request waits any more: no time counts until one does.  O(1)."""
         self._waits = False
 
     def at(self, now: float, waits: bool) -> float:
-        """The pace at `now` seconds, in tokens a second; 0.0 if unknown.  O(1), called once a plan.
+        """The pace at `now` seconds, in tokens per second; 0.0 if unknown.  O(1), called once per plan.
 
         `waits`: whether any request waits.
         """
-        passed = min(now - self._last_s, _MEMORY_S)  # a longer stretch is a pause: asleep, new weights
-        if passed != 0.0:  # not a number before the first plan, below 0 where the clock was set back
+        passed = min(now - self._last_s, _MEMORY_S)  # a longer time is a pause: asleep, new weights
+        if passed != 0.0:  # NaN before the first plan, negative if the clock was set back
             if self._waits and passed > 0.0:
                 kept = exp(-passed / _MEMORY_S)
                 self._tokens = self._tokens * kept + self._since
@@ -75,7 +75,7 @@ class Pace:
 class TargetLane:
     """Requests with a target, and the account of which of the two lanes is behind.
 
-    The arguments are options of the policy: `share` goes by the order of the index while any is in time.
+    The arguments are options of the policy: `share` is what the other lane gets while a request is in time.
     """
 
     def __init__(self, default_s: float | None, share: float) -> None:
@@ -111,7 +111,7 @@ class TargetLane:
         self._wanted.pop(request.request_id, None)
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        """Charge a request that was admitted, after `left`, to its lane and the pace.  O(1)."""
+        """Charge an admitted request to its lane and the pace; call it after `left`.  O(1)."""
         if self.default_s is None:
             return
         tokens = float(max(1, uncached_tokens))
@@ -126,9 +126,9 @@ class TargetLane:
             self.lead = max(self.lead - price, -max(price, _MOST_LEAD))
 
     def merge(self, order: RequestStream, now: float) -> RequestStream:
-        """Return `order` with the requests in time before it, as far as their share goes.
+        """Return `order` with the requests in time first, as far as their share goes.
 
-        It is `order` itself if no request is in time.  O(requests with a target); O(log) for each that goes.
+        If no request is in time, it is `order` itself.  O(requests with a target); O(log) for each that goes.
         """
         pace = self._pace.at(now, self._waiting > 0)
         self._picked.clear()
@@ -155,7 +155,7 @@ class TargetTurns(RequestStream):
 
     Args:
         order: the policy's order of all waiting requests.
-        lane: the lane as it stands; the order to come is not charged to it.
+        lane: the lane as it stands; this order is not charged to it.
         in_time: a heap of the requests in time, by tokens to compute, then arrival.
     """
 

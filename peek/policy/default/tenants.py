@@ -1,27 +1,26 @@
 """Turns among tenants, on top of whatever order the policy gives.
 
 Each tenant has an account of the work that was done for it: uncached prompt tokens of its admitted requests,
-and generated tokens.  (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024.)  Beside
-the accounts runs the *fair clock*.  It shows what a tenant that always waited would have been served by now,
-had the work been divided evenly among the waiting tenants.  (As in fair queueing: Demers, Keshav and Shenker,
-1989.)
+and generated tokens.  (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024.)  The *fair
+clock* shows what a tenant that always waited would have been served by now, if the work had been divided
+evenly among the waiting tenants.  (As in fair queueing: Demers, Keshav and Shenker, 1989.)
 
-A tenant's *level* is its account, or what the fair clock showed when its oldest waiting request came,
-whichever is more.  A tenant is *behind* when the clock has passed its level by half a *lead*.  It has then
-had less than an equal part, and one of its requests has waited for longer than that takes.  While no tenant
-is behind, the policy's order stands.  While one is, no tenant is served whose level is more than the lead
-above the lowest level.  Within the lead the policy's order stands, so that requests with a common prefix stay
-together (the idea of DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
+A tenant's *level* is the larger of two numbers: its account, and what the fair clock showed when its oldest
+waiting request came.  A tenant is *behind* when the clock has passed its level by half a *lead*.  It has then
+had less than an equal part, and one of its requests has waited longer than that part takes.  While no tenant
+is behind, the policy's order stands.  While one is, a tenant whose level is more than the lead above the
+lowest level is not served.  Within the lead the policy's order stands, so that requests with a common prefix
+stay together (the idea of DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
 
 So a tenant that asks for more than an equal part is passed over only for a tenant that it keeps waiting.
 Turns cannot be saved up: a tenant that comes back after a pause has the level of the clock.  The account of a
 tenant that does not wait means nothing once the clock has passed it.
 
-The bound.  Let a tenant be behind, at level e.  Until it is served or one of its requests is withdrawn,
-another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  The lowest
-level is at most e all that time, and an admitted tenant has a level of at most e + lead before.  Levels never
-fall, and each admission raises one by its work.  With m tenants waiting, a tenant of level e is behind at the
-latest when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
+The bound.  Let a tenant be behind, at level e.  Until it is served or one of its requests is withdrawn, a
+tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  Proof: all that time
+the lowest level is at most e, so a tenant has a level of at most e + lead before it is admitted.  Levels
+never fall, and each admission raises one by its work.  With m tenants waiting, a tenant of level e is behind
+at the latest when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DECODE_WEIGHT: Final = 2.0
 """A generated token costs an engine about as much as two prompt tokens (the weights of VTC)."""
 
 MOST_IDLE: Final = 4096
-"""Maximum number of accounts of tenants that do not wait; the accounts charged or left last stay."""
+"""Maximum number of accounts of tenants that do not wait; the accounts used last stay."""
 
 
 @final
@@ -49,7 +48,7 @@ class Line:
 
     Attributes:
         served: the account, tokens of work.
-        came: of each waiting request, by its id, the fair clock when it came; oldest first.
+        came: the fair clock at the arrival of each waiting request, by its id; oldest first.
     """
 
     def __init__(self, served: float) -> None:
@@ -58,7 +57,7 @@ class Line:
 
     @property
     def level(self) -> float:
-        """The account, or the clock when the oldest request came, whichever is more; tokens."""
+        """The account or the clock at the oldest request's arrival, whichever is more; tokens."""
         return max(self.served, next(iter(self.came.values())))
 
 
@@ -78,10 +77,10 @@ class TenantAccounts:
         self.idle: OrderedDict[str, float] = OrderedDict()
         """Accounts of tenants that do not wait, by name."""
         self.floor: float = 0.0
-        """No waiting tenant has a level below this one."""
+        """No waiting tenant has a level below this."""
 
     def served(self) -> dict[str, float]:
-        """Tokens served by tenant, of tenants that wait or are ahead of the fair clock.  O(tenants)."""
+        """Tokens served, by tenant, for tenants that wait or are ahead of the fair clock.  O(tenants)."""
         accounts = {tenant: line.served for tenant, line in self.lines.items()}
         accounts.update({tenant: had for tenant, had in self.idle.items() if had > self.clock})
         return accounts
@@ -115,7 +114,7 @@ class TenantAccounts:
     def lowest(self) -> float:
         """The lowest level of the waiting tenants; at least one must wait.  O(tenants)."""
         lowest = min([line.level for line in self.lines.values()])
-        self.floor = min(lowest, self.clock)  # levels never fall, and who comes later begins at the clock
+        self.floor = min(lowest, self.clock)  # levels never fall, and a new tenant begins at the clock
         return lowest
 
     def _keep(self, tenant: str, served: float) -> None:
@@ -131,13 +130,13 @@ class TenantAccounts:
 class Turns(RequestStream):
     """An order in which tenants take turns, where each request is expected to cost its uncached tokens.
 
-    Levels and clock advance with the order; the moment at which a tenant's oldest request came does not.
-    Until a tenant is behind this is the policy's order, at O(1) more a request, and O(tenants) now and then,
-    as the clock passes; from then on turns are taken to the end.
+    Levels and clock advance with the order; the arrival of a tenant's oldest request stays as it was.  Until
+    a tenant is behind, this is the policy's order, at O(1) more per request and sometimes O(tenants), as the
+    clock advances.  From then on turns are taken to the end.
 
     Args:
         order: the policy's order of all waiting requests.
-        accounts: the accounts as they stand; the order to come is not charged to them.
+        accounts: the accounts as they stand; this order is not charged to them.
     """
 
     def __init__(self, order: RequestStream, accounts: TenantAccounts) -> None:
@@ -149,13 +148,13 @@ class Turns(RequestStream):
         self._clock: float = accounts.clock
         self._tenants: float = float(len(accounts.lines))
         self._from: float = accounts.floor + 0.5 * accounts.lead
-        """A clock before which no tenant can be behind."""
-        self._placed: list[PendingRequest] = []  # while `_accounts` is there
-        self._now: dict[str, float] = {}  # levels by tenant, once it is not
+        """No tenant can be behind before the clock has passed this."""
+        self._placed: list[PendingRequest] = []  # used while `_accounts` is not None
+        self._now: dict[str, float] = {}  # levels by tenant, used once it is None
         self._left: dict[str, int] = {}
         self._levels: list[tuple[float, str]] = []  # a heap: levels of tenants with requests left
         self._aside: dict[str, deque[tuple[int, PendingRequest]]] = {}
-        """By tenant: requests that came up while it was too far ahead, with their places in the order."""
+        """By tenant: requests passed over while it was too far ahead, with their places in the order."""
         self._ready: list[tuple[int, str]] = []  # a heap by place: tenants whose first request aside may go
         self._blocked: list[tuple[float, str]] = []  # a heap: the other tenants with requests aside
         self._number: i64 = 0
@@ -163,7 +162,7 @@ class Turns(RequestStream):
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.
 
-        O(log tenants), and each request passed over costs once; O(tenants) the first time a tenant is behind.
+        O(log tenants), and once for each request passed over; O(tenants) when a tenant is first behind.
         """
         accounts = self._accounts
         if accounts is not None:
@@ -198,7 +197,7 @@ class Turns(RequestStream):
         return self._from_order(limit)
 
     def _from_order(self, limit: float) -> PendingRequest | None:
-        """The next request of the order that may go; requests before it step aside."""
+        """The next request of the order that may go; those before it are passed over for now."""
         while True:
             candidate = self._order.next()
             if candidate is None:
