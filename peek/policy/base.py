@@ -1,10 +1,9 @@
 """The interface of an admission policy: one method that orders the waiting requests, and optional hooks.
 
 `AdmissionPolicy` is the base class of every policy, the library's own and a user's alike.  Only `order` is
-required.  A policy that keeps state overrides the hooks; the planner calls them in the order of events.
-Everything that a policy may look at comes in as an argument: requests with their signals, and a `Cycle` with
-the clock, the tree and the work admitted so far.  A `RequestStream` is an order that is worked out only as
-far as it is asked for.
+required.  A policy that keeps state overrides the hooks, which the planner calls in the order of events.
+All that a policy may look at is passed in: requests with their signals, and a `Cycle` with the clock, the
+tree and the work admitted so far.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Iterated(RequestStream):
 
 
 def everybody(stream: RequestStream) -> list[PendingRequest]:
-    """All requests that are left in a stream, in order."""
+    """The remaining requests of a stream, in order."""
     requests: list[PendingRequest] = []
     request = stream.next()
     while request is not None:
@@ -69,7 +68,7 @@ WITHDRAWN: Final = "withdrawn"
 """How a request left the queue: it was aborted, or the planner's driver took it back."""
 HELD: Final = "held"
 """How a request left the plans: it cannot run for now (no slot for its LoRA adapter, no grammar yet).
-`arrived` is called again once it can run, or right before it leaves the queue while it is held."""
+`arrived` is called again once it can run, or right before it leaves the queue if it is still held."""
 
 
 @final
@@ -82,7 +81,7 @@ class Cycle:
         unit_tokens: tokens per symbol.
         work_done: uncached prompt tokens that the engine has admitted so far.
         defers_siblings: whether the engine shows a prefix to others only when its prefill ends, or in parts.
-        shown_tokens: of a prefill under way, what it shows in this step besides what is cached.
+        shown_tokens: number of uncached tokens that a prefill under way shows to others in this step.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class Cycle:
 
 
 def hits_something(queue: list[PendingRequest], gated: bool) -> bool:
-    """Whether a request has cached tokens or, if `gated`, a prefix under way.  O(n)."""
+    """Whether any request has cached tokens or, if `gated`, a prefix under way.  O(n)."""
     return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
 
 
@@ -128,21 +127,21 @@ class AdmissionPolicy:
     """Orders the waiting requests.
 
     Class attributes:
-        Options: a frozen dataclass of the policy's settings, whose `__post_init__` refuses what is invalid.
+        Options: a frozen dataclass of the policy's settings, whose `__post_init__` refuses invalid values.
             A class that has one is made as `cls(options=Options(...))`, any other as `cls()`.
-        sees_prefills: whether siblings of a prefill under way wait for it.  On an engine that shows a prefix
-            only when its prefill ends, the planner then writes `coming_len` (the in-flight gate).
+        sees_prefills: whether siblings of a prefill under way wait for it.  If so, the planner writes
+            `coming_len` on an engine that shows a prefix only when its prefill ends (the in-flight gate).
 
-    Instance attributes tell the planner what the policy reads, so that nothing is computed in vain:
+    Instance attributes tell the planner what the policy reads, so that it computes nothing else:
 
         options: an instance of `Options`.
         reads_cache: whether the policy needs `cached_len`, i.e. a dual-walk.
         reads_tree: whether it needs `score`, `cluster_*` and `head`.
-        reads_heads: whether it needs `heads`, and a `session` inferred where a request names none.  The
-            planner sets it to False where no answers are told: then there is nothing to learn by them.
-        needs_sharing: whether the stock order is as good where nothing is shared: no two waiting requests
-            share a prefix and, if the policy reads the cache, no request hits it or a prefill under way.  The
-            planner then does not call `order`.  A policy may change it between cycles.
+        reads_heads: whether it needs `heads`, and an inferred `session` if a request names none.  The planner
+            sets it to False if its driver never calls `answered`, because then nothing can be learned.
+        needs_sharing: whether the stock order is as good if nothing is shared.  That is: no two waiting
+            requests share a prefix and, if the policy reads the cache, none hits it or a prefill under way.
+            The planner then does not call `order`.  A policy may change this between cycles.
         theta: length of the head by which pioneers are told apart, tokens.
     """
 
@@ -167,7 +166,7 @@ class AdmissionPolicy:
         kind: Any = type(self)
         self.options: Any = kind.Options() if options is None else options
 
-    # For copies and pickles.  Those that mypyc writes leave out what a subclass in plain Python adds.
+    # For copies and pickles: mypyc's own versions leave out what a subclass in plain Python adds.
 
     def __getstate__(self) -> dict[str, Any]:
         kind: Any = type(self)
@@ -182,10 +181,9 @@ class AdmissionPolicy:
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         """Return the admission order of `queue`: a new list of the same requests, first to admit first.
 
-        `queue` comes in arrival order (arrival_time, then sequence).  The method changes neither it nor
-        anything else, and equal arguments and histories give equal orders.  A policy that uses sections
-        writes `section`.  Whatever else it works out about nodes and requests it keeps itself, by `uid` or
-        `request_id`.
+        `queue` is in arrival order (arrival_time, then sequence).  The method must not change it or anything
+        else but `section`, which a policy with sections writes.  Equal arguments and histories must give
+        equal orders.  A policy keeps its own data about nodes and requests itself, by `uid` or `request_id`.
         """
         # Not abstract: where a subclass lacks an abstract method, a compiled call of it ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to order the queue")
@@ -193,16 +191,16 @@ class AdmissionPolicy:
     def stream(self, cycle: Cycle) -> RequestStream | Iterator[PendingRequest] | None:
         """Return the same order one request at a time; None if that costs as much as `order`.
 
-        It is for an engine that admits a few requests.  Any iterator of requests will do.  It is asked for as
-        many requests as the engine wants, as long as the queue does not change.  A subclass that overrides
-        `order` and not `stream` has no stream: that of its base class gives another order.
+        It is for an engine that admits a few requests, and may be any iterator of requests.  It is asked for
+        as many as the engine wants, until the queue changes.  If a subclass overrides `order` but not
+        `stream`, the stream of its base class is not used, because it gives another order.
         """
         return None
 
     def arrived(self, request: PendingRequest) -> None:
         """Called when a request begins to wait, also after it was preempted or held.
 
-        Its key is in the tree; `cached_len` is not yet known, nor is `num_tokens` if it is left to the key.
+        Its key is in the tree.  `cached_len` is not yet known, nor is `num_tokens` if the key has to tell it.
         """
 
     def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
@@ -217,18 +215,18 @@ class AdmissionPolicy:
         """Called when `tokens` more tokens were generated for a tenant's requests."""
 
     def answered(self, request_id: str, tokens: int) -> None:
-        """Called when an admitted request's answer has ended, `tokens` long; its id is "" if unknown.
+        """Called when an admitted request's answer has ended after `tokens` tokens, or was cut short there.
 
-        An answer that was cut short has ended, too: else a policy would take its request for a running one.
+        The id is "" if it is not known.
         """
 
     def served(self) -> dict[str, float]:
-        """What each tenant has been served, in tokens, where the policy keeps accounts."""
+        """Tokens that each tenant has been served, if the policy keeps accounts."""
         return {}
 
 
 def has_stream(policy: AdmissionPolicy) -> bool:
-    """Whether the `stream` of a policy is of the class that its `order` is of, or of one derived from it."""
+    """Whether the class that defines a policy's `stream` is that of its `order`, or derived from that one."""
     kind: Any = type(policy)
     for each in kind.__mro__:
         if "stream" in each.__dict__:

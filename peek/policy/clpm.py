@@ -21,8 +21,8 @@ class ClpmScheduler(AdmissionPolicy):
     Args:
         theta: length of the head that marks a pioneer, tokens.
         tau: cached tokens above which a request is warm.
-        group_major: whether members of one cluster go together within a section.  Clusters then go by depth x
-            size, and singletons follow by arrival.
+        group_major: whether members of one cluster go together within a section.  Clusters are then sorted by
+            depth x size, largest first, and singletons follow by arrival.
     """
 
     def __init__(self, theta: int = THETA, tau: int = TAU, group_major: bool = False) -> None:

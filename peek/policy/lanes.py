@@ -4,13 +4,13 @@ A cache-friendly order can let an old request wait for ever.  Lanes merge it wit
 lane, by stride scheduling.  Each lane has a clock that its admissions push forward in inverse proportion to
 its share, and the lane that is behind admits next.
 
-`LaneController` is this library's.  Its clocks live across cycles and are charged with *uncached prompt
-tokens really admitted*, because a cold request costs an engine a hundred times what a warm one does.  Its
-bound, in any window: the fair lane has received at least `fair_share` of the admitted uncached tokens, less
-the cost of one request.
+`LaneController` is this library's.  Its clocks go on from cycle to cycle and are charged the *uncached prompt
+tokens really admitted*, because a cold request costs an engine a hundred times as much as a warm one.  Its
+bound: in any window the fair lane receives at least `fair_share` of the admitted uncached tokens, less the
+cost of one request.
 
-`CycleLanes` is the published algorithm: clocks that start anew every cycle, one charge per admission, and a
-fair lane that keeps the sections.  It is here for reproduction; its bound does not hold (docs/lanes.md).
+`CycleLanes` is the published algorithm, here for reproduction: clocks that start anew every cycle, one charge
+per admission, and a fair lane that keeps the sections.  Its published bound does not hold (docs/lanes.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_slo(slo_s: object) -> None:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lanes:
-    """Merges the policy's order with a fair order, and learns which requests were admitted."""
+    """Merges the policy's order with a fair order, and is told which requests were admitted."""
 
     def interleave(
         self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
@@ -58,11 +58,11 @@ class Lanes:
         raise NotImplementedError(f"{type(self).__name__} does not say how to merge two orders")
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        """Learn that a request of the last order was admitted, and what it cost.  O(1)."""
+        """Note that a request of the last order was admitted, and what it cost.  O(1)."""
 
 
 class FairShare:
-    """The fair lane's share, fixed or following the queue (the paper's 1 - alpha).
+    """The fair lane's share, fixed or dynamic (the paper's 1 - alpha).
 
     The dynamic share is `0.15 + 0.5 * singleton_frac + 0.3 * age_pressure`, clamped to 0.10 .. 0.60 and
     smoothed with EMA beta = 0.3.  Here `age_pressure = min(1, oldest singleton's wait / slo_s)`.
@@ -76,7 +76,7 @@ class FairShare:
         self.slo_s: float = slo_s
 
     def update(self, queue: list[PendingRequest], now: float) -> None:
-        """Take one cycle's step; it changes nothing for a fixed share or an empty queue.  O(n)."""
+        """Move the share by one cycle; a fixed share, or an empty queue, changes nothing.  O(n)."""
         if self.dynamic and queue:
             target = target_share(queue, now, self.slo_s)
             self.value = (1.0 - EMA_BETA) * self.value + EMA_BETA * target
@@ -102,7 +102,7 @@ class LaneController(Lanes):
     Args:
         fair_share: part of the uncached tokens that goes to the oldest requests, in (0, 1).
         dynamic: whether the share follows the queue as in the paper, beginning at `fair_share`.
-        slo_s: seconds of waiting at which a singleton's age pressure is full.
+        slo_s: seconds that a singleton has waited when its age pressure is 1.
     """
 
     def __init__(self, fair_share: float = 0.3, dynamic: bool = False, slo_s: float = 2.0) -> None:
@@ -164,9 +164,9 @@ class CycleLanes(Lanes):
     """The published lanes: new clocks every cycle, one charge per admission.
 
     The fair lane is ordered by (section, arrival, -cached_len).  The lane with the smaller pass value goes
-    next, on ties the cache lane.  A lane skips requests that the other has placed.
+    next; on ties the cache lane does.  A lane skips requests that the other has placed.
 
-    Args: as `LaneController`; `fair_share` is the paper's 1 - alpha.
+    Args: those of `LaneController`; `fair_share` is the paper's 1 - alpha.
     """
 
     def __init__(self, fair_share: float = 0.3, dynamic: bool = False, slo_s: float = 2.0) -> None:

@@ -1,6 +1,6 @@
 """Policies by name: the library's own, and policies of other authors by `module:Class` or entry point.
 
-A policy of the library is its module and one line in `BUILT_IN`.  Another author's policy needs no line here.
+A policy of the library is its module and one line in `BUILT_IN`.  Another author's policy needs no line here:
 `mypkg.mymodule:MyPolicy` names a class (or any callable) that makes an `AdmissionPolicy`.  A distribution may
 give it a short name in the entry-point group `peek.policies`.
 """
@@ -42,7 +42,7 @@ BUILT_IN: Final[dict[str, Factory]] = {
 
 @contextmanager
 def naming(policy: str, what: str = "") -> Iterator[None]:
-    """Raise what a policy's own code raises as an `InvalidConfig` that names it; one of its own passes."""
+    """Turn any error of a policy's code into an `InvalidConfig` that names it; `InvalidConfig` passes."""
     try:
         yield
     except InvalidConfig:
@@ -61,7 +61,7 @@ def installed() -> dict[str, str]:
 
 
 def find(name: str) -> Factory:
-    """Return what makes the policy called `name`; imports its module where that is not the library's.
+    """Return the class or callable that makes the policy `name`; imports another author's module.
 
     Raises `InvalidConfig` for an unknown name (the message lists the known ones), a missing module or
     attribute, a module that raises while it is imported, or an object that cannot be called.
@@ -87,7 +87,7 @@ def make(name: str, options: object = None) -> AdmissionPolicy:
     Errors as `find`, and `InvalidConfig` if the result is no policy.
 
     Args:
-        options: an instance of its `Options`, None for the defaults; ignored where it has no `Options`.
+        options: an instance of its `Options`, None for the defaults; ignored if the policy has no `Options`.
     """
     factory: Any = find(name)
     has_none = getattr(factory, "Options", NoOptions) is NoOptions

@@ -1,7 +1,7 @@
 """Sections WARM, PIONEER and SIBLING: which requests pay for a prefix and which inherit it.
 
 These are lines 3-13 of Algorithm 2, and also SGLang's in-batch rule (`schedule_policy.py`,
-IN_BATCH_PREFIX_CACHING_*).  Among requests with hardly any cached prefix, the first with a given head is the
+IN_BATCH_PREFIX_CACHING_*).  Among requests with at most tau cached tokens, the first with a given head is the
 pioneer.  The others with that head are siblings, which had better wait for it.
 """
 
@@ -29,8 +29,8 @@ def assign_sections(queue: list[PendingRequest], tau: i64) -> None:
 
     Args:
         queue: requests in arrival order; the first request with a head is its pioneer.
-        tau: cached tokens above which a request is WARM.  If a prefill under way will cache more than tau
-            tokens beyond those, its pioneer is running and the request is a SIBLING.
+        tau: cached tokens above which a request is WARM.  If a prefill under way will cache over tau tokens
+            more than are cached, the request's pioneer is running and the request is a SIBLING.
     """
     seen: set[int] = set()
     for request in queue:

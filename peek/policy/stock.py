@@ -125,10 +125,9 @@ def _ratio(request: PendingRequest, work_done: i64) -> float:
 class DfsWeight(AdmissionPolicy):
     """Children before their node's own requests, heavier children first, ties by arrival.  O(n log n).
 
-    SGLang walks its own cache.  The same order follows from the pending tree after a dual-walk.  Restricted
-    to places where waiting requests stop matching, the cached tree *is* the matched part of the pending tree.
-    A branch begins where the cache followed an edge further than the one above; its weight is the number of
-    requests below.
+    SGLang walks its own cache.  After a dual-walk the pending tree gives the same order: its matched part is
+    the cached tree, restricted to places where waiting requests stop matching.  A branch begins where the
+    cache followed an edge further than the edge above; its weight is the number of requests below.
     """
 
     def __init__(self) -> None:
@@ -148,7 +147,7 @@ class DfsWeight(AdmissionPolicy):
 
 
 def _oldest_below(queue: list[PendingRequest], tree: PendingTree) -> dict[int, int]:
-    """By `uid`, the place in `queue` of the oldest request at or below each node.  O(n + nodes)."""
+    """The place in `queue` of the oldest request at or below each node, by its `uid`.  O(n + nodes)."""
     oldest: dict[int, int] = {}
     for place, request in enumerate(queue):
         node: Node | None = tree.leaf(request.request_id)
@@ -159,7 +158,7 @@ def _oldest_below(queue: list[PendingRequest], tree: PendingTree) -> dict[int, i
 
 
 def _parted(tops: list[Node], epoch: i64) -> tuple[list[PendingRequest], list[Node]]:
-    """Return whose cached prefix ends where that of `tops` does, and the branches that go on from there.
+    """Return the requests whose cached prefix ends where that of `tops` does, and the branches from there.
 
     A cache of whole blocks may go on below a node that it does not hold to the end.
     """
