@@ -1,4 +1,4 @@
-"""One engine's planner: the waiting requests, the order to admit them, and what they need of the cache."""
+"""One engine's planner: its waiting requests, the order to admit them, and the cached blocks they need."""
 
 from peek.planner.plan import LazyPlan, Plan, Upcoming
 from peek.planner.planner import Planner

@@ -1,9 +1,9 @@
 """Every call into a policy, and what happens when one fails.
 
-A policy is code between an engine and its queue, a user's or the library's own.  It may raise, forget a
-request, return one twice or return something that is no list.  Each of these is a `PolicyFault` here, before
-any of it reaches an engine.  The library's own policies pass through the same checks.  They cost two native
-loops over the queue for an order, and one look at the tree for each request of a stream.
+A policy, a user's or the library's own, may raise, forget a request, return one twice or return something
+that is no list.  Each of these becomes a `PolicyFault` here, before it reaches an engine.  The library's own
+policies pass the same checks.  They cost two native loops over the queue for an order, and one look-up in the
+tree for each request of a stream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PolicyCalls:
 
     The arguments are those of `Planner`; `stats` counts faults.
 
-    Raises `InvalidConfig` for objects of another kind and for impossible `unit_tokens`.
+    Raises `InvalidConfig` if `policy` or `lanes` is of another type, and for impossible `unit_tokens`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PolicyCalls:
     def arrived(self, request: PendingRequest, tree: PendingTree) -> None:
         """Tell the policy that a request of `tree` begins to wait.
 
-        O(1) besides the policy's own cost; O(len(key)) where the request names no `heads` and they are read.
+        O(1) besides the policy's own cost; O(len(key)) if the policy reads `heads` and the request has none.
         """
         policy = self.policy
         if policy.reads_heads and not request.heads and not tree.chained and request.request_id in tree:
@@ -122,7 +122,7 @@ class PolicyCalls:
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         """Ask for the admission order of `queue`.  O(n) besides the policy's cost.
 
-        `queue` is in arrival order and is not changed.  Raises `PolicyFault` where policy or lanes fail.
+        `queue` is in arrival order and is not changed.  Raises `PolicyFault` if policy or lanes fail.
         """
         part: object = self.policy
         try:
@@ -139,7 +139,7 @@ class PolicyCalls:
     def stream(self, cycle: Cycle) -> RequestStream | None:
         """Ask for the policy's order as a stream; None if it has none, or there are lanes.
 
-        Raises `PolicyFault` where the policy fails.
+        Raises `PolicyFault` if the policy fails.
         """
         if not self._has_stream:
             return None
@@ -157,8 +157,8 @@ class PolicyCalls:
     ) -> list[PendingRequest]:
         """Return `answer` if it is a list of exactly the requests of `queue`; else raise.  O(n).
 
-        Each request is marked with the number of this check.  If n requests were unmarked before, and no
-        request of the queue is left unmarked, the answer is a permutation.
+        Each request of the answer is marked with the number of this check.  If the answer has n requests, all
+        unmarked before, and no request of the queue is left unmarked, it is a permutation.
         """
         if not isinstance(answer, list):
             raise PolicyFault(f"{_name(part)} returned {a_kind(answer)}, not a list of requests")
@@ -175,7 +175,7 @@ class PolicyCalls:
         return answer
 
     def next_of(self, stream: RequestStream, tree: PendingTree, number: i64) -> PendingRequest | None:
-        """Return a stream's next request, which must wait and be unmarked under this number; mark it.
+        """Return and mark a stream's next request, which must wait and not be marked with `number` yet.
 
         Raises `PolicyFault`.  O(1) besides the stream's own cost.
         """
@@ -186,7 +186,7 @@ class PolicyCalls:
         return None if request is None else self._place(request, tree, number, self.policy)
 
     def _place(self, item: object, tree: PendingTree, number: i64, part: object) -> PendingRequest:
-        """Mark a request that waits, once under each number; `PolicyFault` for anything else.  O(1)."""
+        """Mark a waiting request with `number`; `PolicyFault` if it has that mark or is none.  O(1)."""
         if not isinstance(item, PendingRequest):
             raise PolicyFault(f"{_name(part)} returned {a_kind(item)} among the requests")
         name = item.request_id
@@ -210,7 +210,7 @@ class PolicyCalls:
         raise PolicyFault(f"{_name(part)} changed the tree")
 
     def new_number(self) -> int:
-        """A new number for the marks of one more stream."""
+        """A new number for the marks of one order or stream."""
         self._placed += 1
         return self._placed
 
@@ -268,7 +268,7 @@ def _name(part: object) -> str:
 
 
 def _raise_fault(part: object, error: Exception) -> NoReturn:
-    """Raise what a policy or lanes did wrong, with its cause (`raise from` sets none when compiled)."""
+    """Raise a `PolicyFault` that says what went wrong, with its cause (compiled `raise from` sets none)."""
     if isinstance(error, PolicyFault):
         raise error
     try:

@@ -17,13 +17,13 @@ class Plan(list[str]):
     """An admission order: the ids of all waiting requests, first to admit first.
 
     It is a list with three more attributes.  Do not change it: while it stands (`plan_lasts_s`), the planner
-    answers with this very object.
+    returns this very object.
 
     Args:
         ids: the order.
         reordered: whether it differs from arrival order.
         reason: `ORDERED`, `NOTHING_TO_GAIN`, or what a policy did wrong.
-        stood_aside: whether any order of the engine's own is as good, because there is nothing to gain.
+        stood_aside: whether the engine's own order is as good, because there is nothing to gain.
     """
 
     __slots__ = ("reason", "reordered", "stood_aside")
@@ -52,11 +52,11 @@ class Source(Protocol):
 class LazyPlan:
     """An admission order that is worked out only as far as it is asked for.
 
-    It is the order of `Plan` until a request arrives or leaves; ids not asked for by then are lost.  Where
-    tenants take turns, ids asked for later heed what a tenant was charged meanwhile.
+    It is the order of `Plan` until a request arrives or leaves; ids not asked for by then are lost.  If
+    tenants take turns, ids asked for later take into account what a tenant was charged meanwhile.
 
     Args:
-        source: gives the ids behind `known` one after another; None if there are no more.
+        source: gives the ids after `known`, one after another; None if there are no more.
         known: the ids that are worked out.
         reason, stood_aside: see `Plan`.
     """
@@ -81,7 +81,7 @@ class LazyPlan:
         return cls(None, plan, plan.reason, plan.stood_aside)
 
     def at(self, place: int) -> str | None:
-        """The id of the request at `place`, from 0; None behind the last id.
+        """The id of the request at `place`, from 0; None after the last id.
 
         O(1), and the cost of working out the ids up to there.
         """
@@ -110,7 +110,7 @@ class LazyPlan:
 
 
 class Upcoming(NamedTuple):
-    """A request that is up soon, with its cached and missing tokens as of the plan.
+    """A request that will be admitted soon, with its cached and missing tokens as of the plan.
 
     `cached_len` tokens of its prompt are cached, as the `CacheView` counts.  The other `missing` tokens must
     be loaded or computed.

@@ -4,7 +4,7 @@ One `Planner` stands beside one engine's scheduler and is the only holder of sta
 engine's adapter or the simulated engine, makes these calls:
 
     add, remove, prefilled      a request arrived; left, at some cost; its prefill ended
-    hold, resume                a request cannot run for now, whatever its place; it can again
+    hold, resume                a request cannot run for now; it can run again
     plan                        an order of all waiting requests, and the reason for it
     eviction_score              how much the queue needs a cached node or block
 
@@ -48,25 +48,25 @@ class Planner:
         policy: an `AdmissionPolicy` of your own in place of the configured one.
         chained: whether keys are interned chained block hashes (vLLM), see `PendingTree`.
         timer: returns seconds; fills the durations in `stats`.
-        lanes: merges the policy's order with a fair one.  The configured policy has the configured lanes; a
-            `policy` of your own has none unless they are given here.
+        lanes: merges the policy's order with a fair one.  A configured policy gets the configured lanes; a
+            `policy` of your own has none unless you give them here.
         eviction: an `EvictionPolicy` of your own in place of the configured one; `eviction_score` asks it.
         in_flight_gate: whether the engine shows a prefix to others only when its prefill ends, and the driver
             calls `prefilled`.  Siblings of a prefill under way then wait for it.  Several planners of one
             engine share a `PrefillsInFlight`, given here.
-        strict: whether a policy's failure raises `PolicyFault`; a request that it hears of has then come or
-            gone all the same.  Otherwise the queue keeps its arrival order for that cycle, the plan says why,
-            and `stats.policy_faults` counts it.
-        plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
-            a `version`) changes; 0.0 orders anew in each call.
-        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1.  What is learned of prompts
-            by their first tokens goes by it, and lengths left to the key until a cache tells.
+        strict: whether a policy's failure raises `PolicyFault`.  An arrival or departure during which it is
+            raised has happened all the same.  Without `strict` the queue keeps its arrival order for that
+            cycle, the plan says why, and `stats.policy_faults` counts it.
+        plan_lasts_s: seconds of `now` for which the last plan stands while queue and cache do not change; the
+            cache needs a `version` for that.  With 0.0 each call makes a new order.
+        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1.  It tells the first tokens
+            of prompts, and until a plan sees a cache, the length of a request that gives only a key.
         learns: whether the driver calls `answered`.  If not, the policy is told to learn nothing of answers
             and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 
-    Use it from one thread at a time, and do not call it from a policy or cache view while a call is under
-    way.  Both end in `PlannerBusy` where both calls need the tree of waiting requests.  A copy or pickle
-    is refused with `TypeError`; a forked process has a planner of its own.
+    Use it from one thread at a time, and do not call it from a policy or cache view during a call.  If both
+    calls need the tree of waiting requests, `PlannerBusy` is raised.  A copy or pickle is refused with
+    `TypeError`; a forked process has a planner of its own.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Planner:
     def add(self, request: PendingRequest, held: bool = False) -> None:
         """Add a request that arrived, or came back after preemption.  Cost and errors of `PendingTree.add`.
 
-        With `held` it cannot run yet, as after `hold`.  Its key is ignored, and `resume` gives it one.  It
+        With `held` it cannot run yet, as after `hold`: its key is ignored until `resume` gives it one, and it
         must have its `num_tokens`.  O(1).
         """
         if request.request_id in self.held or (held and request.request_id in self.tree):
@@ -142,7 +142,7 @@ class Planner:
         self.held[request.request_id] = request
 
     def extend(self, request_id: str, key: object) -> None:
-        """Lengthen a request's key, where more of it matters than was given.  As `PendingTree.extend`."""
+        """Lengthen a request's key if more of it matters than was given.  As `PendingTree.extend`."""
         self.tree.extend(request_id, key)
 
     def remove(
@@ -152,8 +152,8 @@ class Planner:
 
         Args:
             admitted: False if it was aborted or withdrawn.
-            uncached_tokens: prompt tokens that the engine really has to compute for it; None takes what the
-                last plan expected, the whole prompt if it was in none.
+            uncached_tokens: prompt tokens that the engine really has to compute for it.  None means what the
+                last plan expected, or the whole prompt if it was in no plan.
 
         Returns:
             The uncached tokens that are charged for it, 0 if it was not admitted.  A held request is expected
@@ -194,9 +194,9 @@ class Planner:
     def hold(self, request_id: str) -> None:
         """Take a waiting request that cannot run for now out of all plans, until it is resumed.  O(depth).
 
-        It counts as sharing with no other request, nothing is kept in the cache for it, and its tenant's
-        turns do not wait for it.  It may be removed while it is held.  `UnknownRequest` if it is in no plan
-        already.
+        Meanwhile it shares nothing with other requests, nothing is kept in the cache for it, and its tenant's
+        turns do not wait for it.  It may be removed while it is held.  `UnknownRequest` if it is not waiting,
+        or held already.
         """
         request = self.tree.remove(request_id)
         request.cached_len = request.coming_len = 0
@@ -205,10 +205,10 @@ class Planner:
         self._calls.left(request, HELD, 0)
 
     def resume(self, request_id: str, key: object, tail: SupportsIndex = 0) -> None:
-        """Put a held request that can run again back where it stood when it arrived.
+        """Put a held request that can run again back into its place by arrival.
 
         Args:
-            key, tail: as of a `PendingRequest`; the symbols may have changed, `num_tokens` stays.
+            key, tail: as in `PendingRequest`; the symbols may have changed, `num_tokens` stays.
 
         Raises:
             UnknownRequest: it is not held.
@@ -227,8 +227,8 @@ class Planner:
     def prefilled(self, request_id: str) -> None:
         """Note that an admitted request's prefill ended, or that the request is gone.  O(depth).
 
-        Its prefix is visible now, or will not come.  For engines with `in_flight_gate`.  Unknown ids are
-        ignored.  The call may precede the admission.
+        Its prefix is visible now, or never will be.  For engines with `in_flight_gate`.  Unknown ids are
+        ignored.  The call may come before that of `remove`.
         """
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
@@ -274,7 +274,7 @@ class Planner:
         return None if request_id in self.held else self.tree.cluster(request_id)
 
     def needs(self, symbol: int) -> bool:
-        """Whether a waiting request or a prefill under way has a symbol in its key, if `chained`.  O(1)."""
+        """Whether a waiting request or a prefill under way has a `chained` symbol in its key.  O(1)."""
         in_flight = self._in_flight
         return self.tree.owner(symbol) is not None or (in_flight is not None and in_flight.needs(symbol))
 
@@ -320,9 +320,8 @@ class Planner:
     def order_matters(self, cache: CacheView) -> bool:
         """False if `plan` is sure to keep arrival order, as far as can be told without a walk.  O(1).
 
-        It is false if the policy needs sharing and no two waiting requests share a prefix.  In addition, the
-        policy must not read the cache, or the cache must know that no waiting request can hit it
-        (`lone_requests`).
+        It is false if the policy needs sharing, no two waiting requests share a prefix, and none can hit the
+        cache: the policy does not read it, or the cache rules hits out (`lone_requests`).
         """
         policy = self._calls.policy
         if self.tree.has_sharing or not policy.needs_sharing:
@@ -351,10 +350,10 @@ class Planner:
         """Return the order of `plan`, worked out only as far as it is asked for.
 
         It is for an engine that admits a few requests.  With the default policy and a cache that tells its
-        changes (`changed_since`, `inserted_since`) it costs O(what has changed in queue and cache since the
-        last call + n vector operations).  Each request that is asked for, and each sibling that waits, adds a
-        few hundred nanoseconds.  Policies without a `stream` plan the whole queue.  Arguments and errors of
-        `plan`.
+        changes (`changed_since`, `inserted_since`) it costs O(changes in queue and cache since the last call
+        + n vector operations).  Each request that is asked for, and each sibling that is put off, adds a few
+        hundred nanoseconds.  Policies without a `stream` plan the whole queue.  Arguments and errors are
+        those of `plan`.
         """
         plan = self._next_plan(cache, now, True)
         assert isinstance(plan, LazyPlan)
@@ -414,7 +413,7 @@ class Planner:
         return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
 
     def _finds_something(self, cache: CacheView, gated: bool) -> bool:
-        """Whether a waiting prompt is shared, cached or under way."""
+        """Whether a waiting prompt shares a prefix, or has one cached or under way."""
         if self.tree.has_sharing:
             return True
         if not self.order_matters(cache):
@@ -425,8 +424,8 @@ class Planner:
     def upcoming(self, k: SupportsIndex) -> list[Upcoming]:
         """The next `k` requests of the last plan that still wait, with their uncached tokens.
 
-        It is for prefetching.  O(k), and a lazy plan is worked out that far.  Once a request has come or
-        gone, a lazy plan tells only of requests asked for before.  The list is empty before the first plan.
+        It is for prefetching.  O(k), and a lazy plan is worked out that far.  Once a request has arrived or
+        left, a lazy plan has only the ids asked for before.  The list is empty before the first plan.
 
         Raises `InvalidKey` unless `k` is within 0 .. 2**53.
         """
@@ -435,7 +434,7 @@ class Planner:
         return [] if last is None else first_of(last, count, self.tree)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
-        """Compare, plan and reorder a queue that does not tell of arrivals and departures.
+        """Compare, plan and reorder a queue that does not report arrivals and departures.
 
         The queue may have changed in any way since the last call.  O(n) on top of `add`, `remove`, `plan`.
         """
@@ -449,7 +448,7 @@ class Planner:
         return plan
 
     def _synchronise(self, queue: WaitingQueue, waiting: list[str]) -> None:
-        """Add and remove requests until those of `waiting`, the queue's ids, wait here.  O(n)."""
+        """Add and remove requests until exactly those of `waiting`, the queue's ids, wait here.  O(n)."""
         present = set(waiting)
         if len(present) < len(waiting):
             raise DuplicateRequest("the queue names a waiting request twice")
@@ -470,7 +469,7 @@ class Planner:
     def cached_len(self, request_id: str) -> int:
         """Tokens of a waiting request's prompt in the cache of the last plan.  O(1); `UnknownRequest`.
 
-        Walks the cache, at most once a plan, where the policy did not; `request(...).cached_len` does not.
+        Unlike `request(...).cached_len`, it walks the cache if the policy did not, at most once per plan.
         """
         self._signals.match_cache_now("Planner.cached_len")
         return self.request(request_id).cached_len
@@ -481,10 +480,10 @@ class Planner:
         return self._eviction is not None
 
     def eviction_score(self, node_id: SupportsIndex, idle_s: float = 0.0) -> float:
-        """How much the queue needs a cached node or block; the lowest goes first, 0.0 is no demand.
+        """How much the queue needs a cached node or block; the lowest is evicted first, 0.0 is no demand.
 
-        O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when eviction is
-        left to the engine.  Before the first plan it is 0.0, too, except for `chained` keys.
+        O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 if eviction is
+        left to the engine, and before the first plan, except for `chained` keys.
 
         Args:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
@@ -514,8 +513,8 @@ class Planner:
 class ArrivalOrder:
     """Waiting requests by (arrival_time, sequence), listed anew only when the tree has changed.
 
-    Most requests arrive in the order of their `arrival_time`, in which the tree keeps them.  Sorting begins
-    only with the first request that did not.
+    Most requests are added in the order of their `arrival_time`, which is then the tree's order.  Sorting
+    begins only with the first request that was not.
     """
 
     def __init__(self) -> None:
@@ -535,7 +534,7 @@ class ArrivalOrder:
             self._unsized[request.request_id] = request
 
     def forget(self, request_id: str, unit_tokens: i64) -> None:
-        """Note that a request waits no more; fill in its length if it has been in no plan.  O(1)."""
+        """Note that a request waits no more; fill in its length if it was in no plan.  O(1)."""
         request = self._unsized.pop(request_id, None)
         if request is not None:
             _fill_length(request, unit_tokens)
@@ -549,7 +548,7 @@ class ArrivalOrder:
     def of(self, tree: PendingTree) -> list[PendingRequest]:
         """The tree's requests, first to arrive first; the same list until the tree changes.
 
-        O(1) while the tree stands, else O(n), and O(n log n) where arrival times are out of order.
+        O(1) for an unchanged tree, else O(n), or O(n log n) if arrival times are out of order.
         """
         if self._version != tree.version:
             self._requests = tree.requests()
@@ -576,9 +575,9 @@ def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> P
 
 @final
 class StandingPlan:
-    """Keeps a plan until queue, prefills under way or cache change, or its time is over.
+    """Keeps a plan until the queue, the prefills under way or the cache change, or its time is over.
 
-    Only caches with a `version` can tell that they have not changed; with any other no plan stands.
+    Only a cache with a `version` can tell that it has not changed; with any other no plan stands.
     """
 
     def __init__(self, lasts_s: float) -> None:
@@ -588,7 +587,7 @@ class StandingPlan:
         self._version: i64 = -1
         self._cache: object = None
         self._cache_version: Any = None
-        """None where no plan stands."""
+        """None if no plan stands."""
 
     def find(self, version: i64, cache: CacheView, now: float) -> Plan | LazyPlan | None:
         """Return the plan that still stands; None if there is none.  O(1)."""
@@ -607,5 +606,5 @@ class StandingPlan:
         self._cache_version = getattr(cache, "version", None)
 
     def drop(self) -> None:
-        """End the plan because something other than queue and cache has changed."""
+        """Drop the plan because something other than queue and cache has changed."""
         self._cache_version = None

@@ -1,4 +1,4 @@
-"""What a plan knows of cache and queue, each worked out at most once a plan.
+"""What a plan knows of cache and queue, each worked out at most once per plan.
 
 `Signals` writes what the waiting requests have cached and what they share.
 
@@ -30,13 +30,13 @@ class PrefillsInFlight:
     queues and learns of the admission.
 
     Args:
-        chained: as of a `PendingTree`.
-        shown_tokens: what a prefill in parts shows to others step by step; see `Cycle`.
+        chained: as in `PendingTree`.
+        shown_tokens: tokens that a prefill in parts shows to others in a step; see `Cycle`.
     """
 
     def __init__(self, chained: bool = False, shown_tokens: int = 0) -> None:
         self.version: i64 = 0
-        """Grows when what is under way may have changed."""
+        """Grows when the prefills under way may have changed."""
         self.shown_tokens = shown_tokens
         self._tree = PendingTree(chained)
         self._ended_early: set[str] = set()
@@ -68,14 +68,14 @@ class PrefillsInFlight:
         self.version += 1
 
     def withdrawn(self, request_id: str) -> None:
-        """Forget a waiting request that left and of which no prefill is to be seen.  O(1)."""
+        """Forget a waiting request that left and whose prefill will not be followed.  O(1)."""
         self._ended_early.discard(request_id)
 
     def note_coming(self, waiting: PendingTree, unit_tokens: i64, noted: list[PendingRequest]) -> None:
-        """Write `coming_len` of every waiting request; `noted` holds those that do not have 0.
+        """Write `coming_len` of every waiting request; `noted` lists the requests for which it is not 0.
 
         O(requests below what both trees have in common, now and at the last call).  Descends both trees once,
-        like the dual-walk, and leaves the marks of that walk alone.
+        like the dual-walk, but does not touch its marks.
         """
         for request in noted:
             request.coming_len = 0
@@ -88,7 +88,7 @@ class PrefillsInFlight:
                 self._descend(top, root, unit_tokens, noted)
 
     def _descend(self, top: Node, root: Node, unit_tokens: i64, noted: list[PendingRequest]) -> None:
-        # Each entry: a node of `waiting` that is matched whole, and the place of its path in `self._tree`.
+        # Each entry: a fully matched node of `waiting`, and the place in `self._tree` where its path ends.
         stack: list[tuple[Node, Node, i64]] = [(top, root, 0)]
         while stack:
             node, our_node, our_at = stack.pop()
@@ -133,12 +133,12 @@ class Signals:
         self._walk = DualWalk(tree)
         self._walked = False
         self.unit_tokens: i64 = unit_tokens
-        """Tokens per symbol of the cache of the last plan; before it as the driver says."""
+        """Tokens per symbol of the cache of the last plan; before that, as the driver says."""
         self._refreshed: i64 = -1
         self._theta: i64 = -1
 
     def look_at(self, cache: CacheView) -> int:
-        """Begin a plan: nothing is known of this cache's present state; return its tokens per symbol.  O(1).
+        """Begin a plan: forget what was known of the cache; return its tokens per symbol.  O(1).
 
         `InvalidCache` for an impossible number; nothing has changed then.
         """
@@ -149,7 +149,7 @@ class Signals:
         return unit
 
     def match_cache(self) -> None:
-        """Write `cached_len` and `coming_len`, once a plan.
+        """Write `cached_len` and `coming_len`, once per plan.
 
         The caller holds the tree.  Cost and errors of `DualWalk.walk`.
         """
@@ -182,7 +182,7 @@ class Signals:
             self._theta = theta
 
     def walk_epoch(self) -> int:
-        """The epoch of a walk of the last plan's cache whose marks are in the tree; walks if need be."""
+        """The epoch of the walk of the last plan's cache that left its marks in the tree; walks if needed."""
         if not self._walked or self._walk.epoch != self._tree.epoch:
             self._walked = False
             self.match_cache_now("Planner.eviction_score")

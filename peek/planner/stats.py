@@ -18,7 +18,7 @@ class PlannerStats:
 
     Attributes:
         plans: orders made; a plan that still stands is not made again.
-        stood_aside: plans that kept arrival order because nothing that waits is shared, cached or under way.
+        stood_aside: plans that kept arrival order because no waiting prompt was shared, cached or under way.
         policy_faults: failures of policy or lanes.
         reordered: cycles that changed the engine's order (counted by `Planner.cycle`).
         planned: requests ordered, summed over plans.
