@@ -21,11 +21,11 @@ from peek.native import i64
 class EvictionPolicy:
     """Scores a cached node or block by the demand that the queue has for it.
 
-    A subclass of your own is an argument of `Planner`.
+    Pass an instance of a subclass of your own to `Planner`.
     """
 
     def score(self, peak: i64, levels: i64, idle_s: float) -> float:
-        """Return the score of a node; the lowest goes first, 0.0 says that no waiting request needs it.
+        """Return the score of a node; the lowest goes first, 0.0 means that no waiting request needs it.
 
         O(1), pure.
 
@@ -33,7 +33,7 @@ class EvictionPolicy:
             peak: max over the node's ancestors in the pending tree (itself included) of pending_count x
                 depth, in requests x symbols (Eq. 2); 0 without demand.
             levels: number of these ancestors that at least two waiting requests share.
-            idle_s: seconds since the engine last used the node; 0.0 where the engine does not tell.
+            idle_s: seconds since the engine last used the node; 0.0 if that is not known.
         """
         # Not abstract: where a subclass lacks an abstract method, a compiled call of it ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to score a block")
@@ -50,7 +50,7 @@ class DemandEviction(EvictionPolicy):
         mode: with `peak` in requests x symbols,
             "plain"    peak                                     (Eq. 2)
             "cluster"  peak x (1 + levels)                      deeper sharing structure weighs more
-            "recency"  peak x (1 + 1 / (1 + idle_s))            up to twice for what was just used
+            "recency"  peak x (1 + 1 / (1 + idle_s))            up to twice as much if just used
             "decay"    peak x 2 ** (-idle_s / half_life_s)      old demand fades
         half_life_s: seconds in which "decay" halves a score.
     """
@@ -72,7 +72,7 @@ class DemandEviction(EvictionPolicy):
         idle = idle_s if idle_s > 0.0 else 0.0
         if self.mode == "recency":
             return demand * (1.0 + 1.0 / (1.0 + idle))
-        # Never down to 0.0, which would say that no request needs it.
+        # Never down to 0.0, which would mean that no request needs it.
         halvings = min(idle / self.half_life_s, 1000.0)
         return demand * float(2.0**-halvings)
 
@@ -80,14 +80,14 @@ class DemandEviction(EvictionPolicy):
 def victims(candidates: Iterable[int], score: Callable[[int], float], scan_limit: int) -> Iterator[int]:
     """Yield candidates in the order in which they should be evicted.
 
-    A candidate without demand is yielded as soon as it is met, so the usual choice costs one look.
+    A candidate without demand is yielded as soon as it is met, so the usual choice looks at one candidate.
     Candidates with demand are set aside and come last, lowest score first.  Nothing is sorted or rebuilt
     unless the candidates without demand run out.
 
     Args:
         candidates: cached nodes or blocks, least recently used first.
         score: returns how much the queue needs one, 0.0 for not at all (`Planner.eviction_score`).
-        scan_limit: number of candidates with demand after which the search ends; the candidates behind them
+        scan_limit: number of candidates with demand after which the search ends; all further candidates
             follow last, without a score.
     """
     needed: list[tuple[float, int, int]] = []

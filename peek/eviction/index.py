@@ -1,8 +1,8 @@
 """The index from a cached node or block to the waiting requests that need it.
 
-Where keys are chained block hashes, the pending tree itself is that index: `PendingTree.owner`.  `MarkIndex`
-is for caches with several symbols per entry (radix trees).  It is made from the marks that the last dual-walk
-left in the pending tree, at the first question after that walk or after a change of the tree.  So cycles that
+If keys are chained block hashes, the pending tree itself is that index: `PendingTree.owner`.  `MarkIndex` is
+for caches with several symbols per entry (radix trees).  It is made from the marks that the last dual-walk
+left in the pending tree, at the first query after that walk or after a change of the tree.  So cycles that
 evict nothing pay nothing.
 
 Either way a candidate costs one dictionary probe and a climb of O(levels); no path is ever rebuilt.
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 _MOST_PARTS: Final = 65536
-"""Maximum number of parts that a cached node is split into between a walk and its marks.  The match may have
-ended on the node's edge; the parts behind that place are parents of what the cursor names then, too."""
+"""Maximum number of parts into which a cached node is split between a walk and the reading of its marks.  If
+the match ended on its edge, the cursor names the last part, and unmatched parts are its parents, too."""
 
 
 @final
 class MarkIndex:
     """Cached tree nodes named by `CacheView.node_id`.
 
-    Scores are exact but for a cached node in which the match of one edge ends while another edge goes on
-    through its rest into a node below: it has the demand of the first alone until the next walk after that
-    node is gone.  Cursors may be old when the marks are made, so the cache cannot be asked.
+    Scores are exact but for one case: the match of one edge ends in a cached node, and another edge goes on
+    through the rest of it into a node below.  Then it has the demand of the first edge alone, until the next
+    walk after that node below is gone.  Cursors may be old by now, so the cache cannot be asked.
 
     A cached node lies on one path, so the pending nodes that need it are nested; the deepest of them is kept.
     """
@@ -49,7 +49,7 @@ class MarkIndex:
     def find(self, node_id: int) -> Node | None:
         """The deepest pending node that needs the cached node; None without demand.  O(1).
 
-        `refresh` must have read the tree as it is now.
+        Call `refresh` after each change of the tree.
         """
         return self._marks.get(node_id)
 
@@ -58,7 +58,7 @@ class MarkIndex:
 
         O(pending nodes that match something + cached nodes on their paths).  The tree may have changed since
         the walk.  Nodes without fresh marks are new (or the upper half of a split); nodes below them may
-        still carry marks.  Epoch 0, no walk, leaves no marks.
+        still carry marks.  Epoch 0 means that there was no walk, and leaves no marks.
 
         Raises `InvalidCache` for an answer that no cache can give, and whatever the cache raises.  There are
         then no marks, and the next call starts afresh.  `PlannerBusy` while a call holds the tree.
@@ -127,7 +127,7 @@ def _node_id(cache: Any, cursor: object) -> int:
 
 
 def demand_of(node: Node) -> tuple[i64, i64]:
-    """What a place of the pending tree demands.  O(levels).
+    """The demand at a node of the pending tree.  O(levels).
 
     Returns the max over `node` and its ancestors of pending_count x depth (Eq. 2), and how many of these
     nodes, roots excluded, at least two waiting requests share.

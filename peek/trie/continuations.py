@@ -1,12 +1,12 @@
-"""Sessions of requests that name none: a prompt that goes on from an earlier one is the session's next turn.
+"""Sessions of requests that name none: a prompt that continues an earlier one is the session's next turn.
 
 The next turn of a conversation, or of an agent, sends the whole prompt of the turn before, its answer, and
-something new.  `Continuations` remembers how prompts ended.  A prompt that has the same end at the same
-place, and goes on behind it, belongs to the earlier one's session.  To find it, a few symbols are compared at
-each `STEP_TOKENS` of the prompt's last `REACH_TOKENS`, where an earlier prompt can have ended.
+something new.  `Continuations` remembers how prompts ended.  A prompt that has the same symbols at the same
+place, and continues after them, belongs to the earlier prompt's session.  To find that prompt, a few symbols
+are compared at every `STEP_TOKENS` within the last `REACH_TOKENS` of the new prompt.
 
-Only an end is compared, not what is before it.  So two prompts that differ there may be taken for turns of
-one session, and a client can make up a prompt that is.  It gains what naming a session gains.
+Only the end of a prompt is compared, not what comes before.  So two prompts that differ there may be taken
+for turns of one session, and a client can forge such a prompt.  It gains no more than by naming a session.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 STEP_TOKENS: Final = 64
-"""Tokens between the places at which a prompt is looked up.  More would make more prompts of a template end
-behind the same place, fewer would make the search longer."""
+"""Tokens between the places at which a prompt is looked up.  With more, more prompts of one template would
+end after the same place; with fewer, the search would take longer."""
 
 PIECE_TOKENS: Final = 16
-"""Tokens before a place by which prompts are looked up: enough to tell texts apart, and soon compared."""
+"""Tokens before a place by which prompts are looked up: enough to tell texts apart, and quick to compare."""
 
 REACH_TOKENS: Final = 4096
 """Most tokens that a turn adds to the one before: an answer, and a tool's result or a user's question."""
 
 MOST_NEXT: Final = 16
-"""Most prompts that go on from one.  Sub-agents do; where a template was sent alone, all who use it do."""
+"""Most prompts that may continue one prompt: sub-agents do, but so do all users of a template sent alone."""
 
 MOST_ALIKE: Final = 16
-"""Most prompts that are remembered by one piece, as those of a template and a few words; the newest stay."""
+"""Most prompts that are remembered by one piece, such as a template and a few words; the newest stay."""
 
 MOST_PROMPTS: Final = 16384
 """Most prompts that are remembered for one engine, some 450 bytes each: those of ten minutes at 27 a second.
-If there are more, the piece goes whose last prompt came first, with all its prompts."""
+If there are more, the piece that was used least recently is dropped with all its prompts."""
 
 INFERRED: Final = "~"
 """Starts the name of an inferred session; the id of its first request follows."""
@@ -48,7 +48,7 @@ LONGEST_ID: Final = 128
 
 @final
 class _End:
-    """How a prompt ended: its last place, how many bytes behind that and their hash, and its session.
+    """How a prompt ended: its last place, the number and hash of the bytes after it, and its session.
 
     `request` is a hash of the request's id.
     """
@@ -60,12 +60,12 @@ class _End:
         self.tail: i64 = hash(tail)
         self.session = session
         self.next: i64 = 0
-        """Prompts that went on from it."""
+        """Number of prompts that continued it."""
 
 
 @final
 class Continuations:
-    """Remembers how prompts ended, and names the sessions of prompts that go on from them.
+    """Remembers how prompts ended, and names the sessions of prompts that continue them.
 
     Args:
         unit_tokens: tokens per symbol.
@@ -78,8 +78,8 @@ class Continuations:
         self._piece: i64 = max(1, PIECE_TOKENS // unit_tokens) * SYMBOL_BYTES
         self._reach: i64 = REACH_TOKENS // unit_tokens
         self._ends: OrderedDict[bytes, list[_End]] = OrderedDict()
-        """The prompts of each namespace, whose `MOST_ALIKE` no other one takes up, and symbols before the
-        place, oldest first.  The pieces stand in the order of their newest prompts."""
+        """The ends of prompts, oldest first, by piece: the namespace and the symbols before the place.  So no
+        namespace uses up another's `MOST_ALIKE`.  Pieces are in the order of their newest prompts."""
         self._count: i64 = 0
 
     def __len__(self) -> int:
@@ -93,12 +93,12 @@ class Continuations:
             request_id: names the session if the prompt begins one.
             key: the packed prompt, or its last REACH_TOKENS + STEP_TOKENS.  Equal symbols must mean the same
                 as long as the process lives.
-            namespace: a prompt goes on from none of another namespace.
+            namespace: a prompt continues only prompts of its own namespace.
             skipped: symbols of the prompt before `key`.
 
         Returns:
-            The session's name, the same one again for a request that was preempted and arrives again; "" for
-            a prompt that is too short to be remembered.
+            The session's name, unchanged for a request that was preempted and arrives again; "" for a prompt
+            that is too short to be remembered.
         """
         step = self._step
         length: i64 = skipped + len(key) // SYMBOL_BYTES
@@ -127,10 +127,10 @@ class Continuations:
         return session
 
     def _gone_on(self, key: bytes, space: bytes, place: i64, start: i64) -> str:
-        """Return the session of a prompt that ended behind a place and that `key` goes on from; "" if none.
+        """Return the session of a prompt that ended after `place` and that `key` continues; "" if none.
 
-        The place is byte `start` of `key`.  Of several prompts it is one from which the fewest have gone on,
-        and of these the newest: conversations that begin with the same words each keep a session.
+        The place is byte `start` of `key`.  Of several prompts it takes the one that the fewest have
+        continued, ties by the newest, so that conversations that begin alike each keep a session.
         """
         alike = self._ends.get(space + key[start - self._piece : start])
         if alike is None:
@@ -161,12 +161,12 @@ class Continuations:
 
 
 def session_of(request: PendingRequest) -> tuple[str, str]:
-    """Return what tells a request's session from all others.  O(1)."""
+    """Return the key that tells a request's session from all others.  O(1)."""
     return short(request.namespace), short(request.session)
 
 
 def short(name: str) -> str:
-    """Return what is kept of a name: the hash of a long one, as any client can send very long ones.  O(1)."""
+    """Return a name, or its hash if it is long, because any client can send very long names.  O(1)."""
     return name if len(name) <= LONGEST_ID else str(hash(name))
 
 

@@ -5,27 +5,27 @@ pending edge.  It is Algorithm 1 of the paper, made resumable: a child edge star
 edge, and the cache is never entered again at its root.  The walk writes `request.cached_len`; `match` returns
 the same as a dictionary.
 
-The result is exact: it equals the engine's own longest-prefix match of every request alone.  It takes O(edges
-the cache has in common + 1 call per edge where it stops) calls instead of one match per request.  The walk
-leaves a branch at once where the cache stops, because all requests below have the same cached length.
+The result is exact: it equals the engine's own longest-prefix match of every request alone.  It takes one
+call per edge that the cache follows, and one per edge where it stops, instead of one match per request.  The
+walk leaves a branch where the cache stops, because all requests below have the same cached length.
 
 A cache that matches whole blocks only (`block_symbols`) stands at a block boundary, at or before the end of
-an edge.  The children are then asked for from that boundary, with the rest of the path in front of their
-edge.  Such a cache stops at an edge on which a whole block or more is missing.
+an edge.  The children are then asked about from that boundary, with the rest of the path in front of their
+edge.  Such a cache stops at an edge of which it misses a whole block or more.
 
-The marks of the last walk of a cache stay.  A walk that asks again notes in the tree's journal where an
-answer differs, and what a policy keeps is brought up to date there only.  A cache may carry a `version` that
-changes whenever an answer could.  While it stands still, only newer nodes are asked for.  A cache may also
-tell its changes: symbols, if keys are chained (`changed_since`), or keys that came in (`inserted_since`).  A
+The marks of the last walk stay.  A walk that asks again notes in the tree's journal each node whose answer
+differs, so that a policy updates only what it knows of these.  A cache may carry a `version` that changes
+whenever an answer may.  While it is unchanged, the walk asks only about newer nodes.  A cache may also tell
+its changes: symbols, if keys are chained (`changed_since`), or keys that came in (`inserted_since`).  The
 walk then looks at these and at new nodes.  With `inserted_since` it also looks at what was cached, unless the
 cache kept everything (`keeps_since`).
 
 The walk goes over the tree in pre-order by its links.  Each node remembers how far the cache followed its
 path and the cursor there (`walk_*`).  The demand index of `peek.eviction` reads these marks afterwards.
 
-The code of a `CacheView` is an outsider's.  An answer that no cache can give ends in `InvalidCache`, which
-names the call and the value.  Any object that Python takes for a whole number (`operator.index`) is one,
-numpy's included, on both builds.
+The code of a `CacheView` may be anyone's.  An answer that no cache can give raises `InvalidCache`, which
+names the call and the value.  Whole numbers are what Python takes for one (`operator.index`), numpy's
+included, on both builds.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _HUGE: Final = 2**62 - 1
 """The largest number that compiled code compares without conversion."""
 
 _PROBES: Final = 4
-"""Edges that are asked for once more while no answer yet proves that a cache matches single symbols."""
+"""Edges that are asked about again while no answer proves that a cache matches single symbols."""
 
 
 @final
 class DualWalk:
     """Joint descent of one pending tree and any cache.
 
-    For one thread at a time, as the tree.  A walk holds the tree while it calls the cache, so a change of the
-    tree meanwhile, or a second walk, ends in `PlannerBusy`.
+    For one thread at a time, like the tree.  A walk holds the tree while it calls the cache, so a change of
+    the tree meanwhile, or a second walk, raises `PlannerBusy`.
 
     >>> DualWalk(tree).match(cache)        # doctest: +SKIP
     {'request-1': 4096, 'request-2': 0}
@@ -67,7 +67,7 @@ class DualWalk:
         self.epoch: i64 = 0
         """The tree's epoch at the last walk; 0 before the first one and after one that failed."""
         self._cache: object = None
-        self._cache_version: Any = None  # a comparison of numpy's numbers is no native bool
+        self._cache_version: Any = None  # comparing numpy's numbers gives no native bool
         self._single: object = None
         self._block: i64 = 1
         self._unit: i64 = 1
@@ -87,13 +87,13 @@ class DualWalk:
     def walk(self, cache: CacheView) -> None:
         """Write `request.cached_len` (tokens) for every request and the marks of every node reached.
 
-        O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.  A view that
+        O(nodes that the cache follows) calls into the cache, plus O(n) to write the results.  A view that
         declares no `block_symbols` gets one to four calls more until its answers show that it matches symbol
         by symbol.
 
         Raises `InvalidCache` for an answer that no cache can give, and whatever the view raises.  The next
-        walk then starts afresh; until it is done the `cached_len` of the requests mean nothing.
-        `PlannerBusy` while another call holds the tree.
+        walk then starts afresh; until it is done, `cached_len` means nothing.  `PlannerBusy` while another
+        call holds the tree.
         """
         self._tree.enter("DualWalk.walk")
         try:
@@ -120,7 +120,7 @@ class DualWalk:
         known = known and self.epoch == self._tree.epoch
         start = self._bookmark.at
         told: list[Any] | None = None
-        if version is not None and worth is None:  # what a token is worth may change where no answer does
+        if version is not None and worth is None:  # the worth of a token may change though no answer does
             told = self._told(cache, known)
         changed = version is None or bool(version != self._cache_version)
         keeps = self._by_symbol or not changed or (told is not None and self._keeps(cache))
@@ -146,9 +146,9 @@ class DualWalk:
             self._tree.walks += 1
 
     def _told(self, cache: CacheView, marked: bool) -> list[Any] | None:
-        """The changes since the last walk that the cache tells, as symbols or keys; None if not known.
+        """The cache's changes since the last walk, as symbols or keys; None if they are not known.
 
-        They count only where the tree's journal tells its changes, too.
+        They are of use only if the tree's journal still has the tree's own changes since then.
         """
         changed: Any = getattr(cache, "changed_since", None) if self._tree.chained else None
         ask: Any = changed or getattr(cache, "inserted_since", None)
@@ -171,7 +171,7 @@ class DualWalk:
         return keeps is not None and bool(keeps(self._cache_version))
 
     def _forget(self) -> None:
-        """Make the marks of a failed walk old, so that they are not taken for complete ones."""
+        """Make the marks of a failed walk old, so that they are not taken for complete."""
         self.epoch = 0
         self._cache = None
         self._cache_version = None
@@ -197,7 +197,7 @@ class DualWalk:
     def _walk_below(self, top: Node, stop: Node | None, anew: bool) -> None:
         """Ask about the nodes below `top`, whose path the cache holds, down to where the cache stops.
 
-        `stop` is the node behind the branch of `top`.  Nodes with marks of this epoch are asked about only if
+        `stop` is the node after the branch of `top`.  Nodes with marks of this epoch are asked about only if
         `anew`.
         """
         epoch = self.epoch
@@ -216,7 +216,7 @@ class DualWalk:
                         self._tree.journal().note(following)
                 if following.depth - following.walk_matched < block:
                     break
-                if self._goes_on:  # marks of this epoch may stand below, under a node that is new itself
+                if self._goes_on:  # nodes below a new node may have marks of this epoch
                     forget_below(following)
                 tokens = following.walk_matched * self._unit
                 if self._worth is not None:
@@ -247,7 +247,7 @@ class DualWalk:
                 step: tuple[i64, object] = answer
                 matched, node.walk_cursor = step
             except (TypeError, ValueError, OverflowError):
-                pass  # a wrong answer, or one not of Python's own types
+                pass  # a wrong answer, or one of other types than Python's own
         elif type(answer) is tuple and len(answer) == 2 and type(answer[0]) is int:
             matched, node.walk_cursor = answer
         if not 0 <= matched <= asked:
@@ -258,16 +258,16 @@ class DualWalk:
     # -- going on from the last walk ---------------------------------------------------------------
 
     def _walk_on(self, cache: CacheView, start: i64, told: list[Any], keeps: bool) -> None:
-        """Look at nodes that are new in the tree's journal since entry `start`, and at what the cache told.
+        """Look at the nodes in the tree's journal from entry `start` on, and at what the cache told.
 
-        O(depth) for each new node.
+        O(depth) for each of these nodes.
         """
         tree = self._tree
-        fresh = tree.journal().nodes[start:]  # first, as what the walk notes may begin the journal anew
+        fresh = tree.journal().nodes[start:]  # read first: notes of this walk may begin the journal anew
         for namespace, root in tree.roots():
             if root.walk_epoch != self.epoch:
                 self._mark_root(root, cache.root(namespace))
-        if not keeps:  # a cursor may stand in an entry that has gone
+        if not keeps:  # a cursor may point into an entry that is gone
             self._look_again_at(followed(tree, self.epoch))
         for node in fresh:
             if node.count > 0:
@@ -286,7 +286,7 @@ class DualWalk:
     def _look_again(self, node: Node, lost: bool) -> None:
         """Ask about a node whose parent's path is cached, and update the nodes below.
 
-        With `lost`, marks below a new node may belong to entries that have gone, and are asked for again.
+        With `lost`, nodes below a new node are asked about again: their cache entries may be gone.
         """
         known = node.walk_epoch == self.epoch
         before = node.walk_matched
@@ -330,7 +330,7 @@ def owners_of(tree: PendingTree, symbols: list[Any]) -> list[Node]:
 def followed(tree: PendingTree, epoch: i64) -> list[Node]:
     """The nodes on whose edges the cache held something in walk `epoch`, parents first.
 
-    O(children of nodes that the cache held whole).
+    O(children of nodes that the cache held to the end).
     """
     nodes: list[Node] = []
     whole: list[Node] = [root for _, root in tree.roots()]
@@ -369,7 +369,7 @@ def on_paths(tree: PendingTree, keys: list[Any]) -> list[Node]:
 
 
 def whole_number(value: object, call: str) -> int:
-    """Return `value` as an int of 63 bits; `InvalidCache` naming the `call` that gave it if it is none."""
+    """Return `value` as a 63-bit int; if it is none, `InvalidCache` names the `call` that returned it."""
     if isinstance(value, int):
         number: int = value
     else:
@@ -383,12 +383,12 @@ def whole_number(value: object, call: str) -> int:
 
 
 def unit_tokens_of(cache: object) -> int:
-    """Tokens per symbol of a view; `InvalidCache` unless a whole number from 1 to 2**31 - 1."""
+    """Tokens per symbol of a view; `InvalidCache` unless it is a whole number from 1 to 2**31 - 1."""
     return _positive(getattr(cache, "unit_tokens", None), "unit_tokens")
 
 
 def block_symbols_of(cache: object) -> int:
-    """Symbols per block that a view's cache matches whole, 0 if not declared; `InvalidCache`."""
+    """Symbols per block, if a view's cache matches whole blocks; 0 if not declared; `InvalidCache`."""
     size: object = getattr(cache, "block_symbols", None)
     return 0 if size is None else _positive(size, "block_symbols")
 
@@ -413,7 +413,7 @@ def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
 
 
 def checked_key(key: object) -> tuple[str, bytes]:
-    """Check a key that `inserted_since` told; return its namespace and symbols or raise `InvalidCache`."""
+    """Check a key from `inserted_since`; return its namespace and symbols or raise `InvalidCache`."""
     if isinstance(key, tuple) and len(key) == 2:
         namespace, packed = key
         if isinstance(namespace, str) and isinstance(packed, bytes) and len(packed) % SYMBOL_BYTES == 0:
@@ -447,11 +447,11 @@ def rest_and_edge(parent: Node, node: Node) -> memoryview:
 def matches_single_symbols(tree: PendingTree, cache: Any) -> bool:
     """Whether a walk's answers prove that the cache matches symbol by symbol; one to four calls.
 
-    Called after a whole walk with a view that declares no `block_symbols`.  Where the cache followed k
-    symbols it must follow k - 1 of the first k - 1.  If it does not, it matches whole blocks.  `InvalidCache`
-    is then raised if an edge ends inside a block, because the symbols below may be cached as well.  As long
-    as the cache has followed nothing there is no proof.  Then some children are asked for together with the
-    edge above on which the cache stopped.
+    Called after a complete walk with a view that declares no `block_symbols`.  If the cache followed k
+    symbols of an edge, it must also follow all of the first k - 1.  If it does not, it matches whole blocks;
+    `InvalidCache` is then raised if an edge ends inside a block, because symbols below may be cached as well.
+    If the cache has followed no edge that far, there is no proof.  Then some edges on which it stopped are
+    asked about again, together with a child's edge.
     """
     sample = _first_followed(tree)
     if sample is None:
@@ -500,7 +500,7 @@ def _first_followed(tree: PendingTree) -> Node | None:
 
 
 def _stopped(tree: PendingTree, within: i64) -> Iterator[Node]:
-    """The inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
+    """The nodes with children of which the cache misses at least 1 and fewer than `within` symbols."""
     for node in _reached(tree):
         if 0 < node.depth - node.walk_matched < within and node.kid is not None:
             yield node

@@ -1,9 +1,8 @@
 """Keys: what a prompt looks like inside the tree.
 
-A key is `bytes`: the prompt's symbols as packed little-endian int32.  Packing happens once, when a request
-arrives.  Afterwards edges are slices of those bytes, equality is one `memcmp`, and a buffer that already
-holds int32 is taken over by a plain copy.  For a cache in pages, a `PageTable` has a symbol for each page of
-tokens that is in use.
+A key is `bytes`: the prompt's symbols as packed little-endian int32.  A prompt is packed once, when it
+arrives; a buffer that already holds int32 is simply copied.  Edges are slices of those bytes, and equality is
+one `memcmp`.  For a cache in pages, a `PageTable` has a symbol for each page of tokens that is in use.
 
 Some functions have two versions side by side, because only compiled code can use native loads (`librt`).
 `COMPILED` picks one at import time; both give equal results.  They differ in native integers, `vec` for
@@ -38,7 +37,7 @@ _SIGN_BITS: Final[i64] = -0x7FFFFFFF80000000
 """The sign bits of two int32 side by side in an int64."""
 
 _MEMCMP_FROM: Final = 256
-"""Bytes from which one `memcmp` over the whole edge pays before a search for the difference."""
+"""Bytes from which it pays to try one `memcmp` over the whole edge before a search for the difference."""
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("peek packs keys as little-endian int32 and needs a little-endian machine")
@@ -50,7 +49,7 @@ def pack(key: object) -> bytes:
     Args:
         key: `list` or `tuple` of ints in [0, 2**31); `bytes` / `bytearray` of little-endian int32; `array` or
             contiguous one-dimensional numpy vector of integers (not of unsigned bytes).  Symbols that are
-            already packed as int32 are taken as they are.
+            already packed as int32 are not checked.
 
     Returns:
         The packed symbols; for `bytes` the same object.
@@ -228,13 +227,13 @@ def _common_slices(a: bytes, a_at: int, b: bytes, b_at: int) -> int:
 
 
 HEADS: Final = (64, 256, 1024)
-"""Lengths in tokens of a prompt's beginnings that have names."""
+"""Lengths, in tokens, of the beginnings of a prompt that get a name."""
 
 
 def heads_of(packed: bytes, unit_tokens: int = 1) -> tuple[object, ...]:
     """Names of a packed prompt's beginnings, shortest first, for each length of `HEADS` that it has.
 
-    Lengths that are the same number of symbols, at least one, have one name.
+    Lengths that round to the same number of symbols, at least one, give one name.
     The keys' symbols must mean the same as long as the process lives.  O(1024 / unit_tokens).
     """
     found: list[object] = []
@@ -282,7 +281,7 @@ class PageTable:
         return pack(symbols)
 
     def known(self, tokens: bytes) -> bytes:
-        """Return the same up to the first page that no request has; intern nothing.  O(pages)."""
+        """Return the symbols up to the first page that is not in use; intern nothing.  O(pages)."""
         symbols: list[int] = []
         at: i64 = 0
         while at + self._page_bytes <= len(tokens):

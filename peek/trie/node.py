@@ -1,7 +1,7 @@
 """Nodes of the pending tree, their links, and how to move along them.
 
 A node owns the edge that leads to it.  Siblings and terminators are intrusive doubly linked lists.  So a
-traversal needs neither a stack nor a dictionary, and taking one out is O(1).
+traversal needs neither a stack nor a dictionary, and removal is O(1).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Node:
     """One tree node and the edge that leads to it.
 
     `depth` counts symbols from the root and never changes: a split gives the upper half a new node, a merge
-    keeps the lower node.  `uid` is a small number that is used again once the node is gone.  What a policy
-    works out about nodes goes into a list of its own, by `uid`.
+    keeps the lower node.  `uid` is a small number that is used again once the node is gone.  A policy keeps
+    what it works out about nodes in a list of its own, by `uid`.
 
     `walk_matched` is how many symbols of the path from the root the cache held in dual-walk number
-    `walk_epoch`.  `walk_cursor` is the place in the cache behind them.  A node whose `walk_epoch` is not the
+    `walk_epoch`.  `walk_cursor` is the place in the cache after them.  A node whose `walk_epoch` is not the
     tree's was not reached: the walk stopped above it, or the node is newer.
     """
 
@@ -51,7 +51,7 @@ class Node:
 class Terminator:
     """The handle of one waiting request: where its key ends in the tree.
 
-    The newest terminator of a node is its first.  `uid` is a small number, as of a node.
+    The newest terminator of a node is its first.  `uid` is a small number, like a node's.
     """
 
     __slots__ = ("next", "node", "prev", "request", "uid")
@@ -155,9 +155,9 @@ def write_own(node: Node, cached_len: i64) -> None:
 
 
 def write_subtree(top: Node, cached_len: i64) -> Node | None:
-    """Write the same cached length for every request at or below `top`; return the node behind them.
+    """Write the same cached length for every request at or below `top`; return the node after them.
 
-    Written out: calls of `write_own` and `next_preorder` slow a walk over an unchanged cache by a third.
+    Inlined: calls of `write_own` and `next_preorder` slow a walk over an unchanged cache by a third.
     """
     stop = top.next or next_branch(top)
     node: Node | None = top

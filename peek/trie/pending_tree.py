@@ -3,21 +3,21 @@
 Operations that it supports, all while the queue changes:
 
 - `insert` / `remove` a request in O(depth) tree nodes plus a copy of the edge that is cut or joined;
-- tell at once whether any two waiting requests share a prefix (`has_sharing`);
+- tell in O(1) whether any two waiting requests share a prefix (`has_sharing`);
 - for a request: its cluster (deepest node that at least two requests share) and its score (sum of
   pending_count x edge length over its path), without descending the tree again;
 - all scores and clusters in one traversal (`refresh`).
 
 `PrefixStructure` holds the shape: nodes, edges, splits and merges, and how many keys pass each node.  Its one
 rule: a node below a root either ends a key or has at least two children.  `grow` splits and adds nodes as a
-key needs them, `shrink` prunes and merges.  So the shape depends on the set of keys alone, not on the
-history.  A node owns one edge, as packed `bytes`.  All children of all nodes live in one dictionary keyed
+key needs them, `shrink` prunes and merges.  So the shape depends only on the set of keys, not on the history.
+A node owns one edge, as packed `bytes`.  All children of all nodes are in one dictionary with the key
 `(parent uid << 32) | first symbol`.  A step down is one probe with an integer key, and a leaf carries no
 dictionary of its own.
 
-`PendingTree` hangs the requests on it.  Each has a `Terminator`, at which removal and questions start.  A
-`Journal` of changes lets its readers (the dual-walk, the default policy's frontier) do work for the changes
-instead of for the whole tree.  Nothing is written before the first reader asks for it.
+`PendingTree` adds the requests.  Each has a `Terminator`, at which removals and queries start.  A `Journal`
+of changes lets its readers (the dual-walk, the default policy's frontier) work on the changes instead of the
+whole tree.  Nothing is written to it before the first reader asks for it.
 docs/pending_tree.md gives the reason for each choice.
 """
 
@@ -42,9 +42,9 @@ from peek.trie.node import (
 )
 
 _AT_LEAST: Final[i64] = 4096
-"""Number of entries from which a journal may be too long to be worth reading."""
+"""Up to this number of entries a journal is always worth reading."""
 AT_MOST: Final[i64] = 1 << 17
-"""Maximum number of entries of a journal, in case no reader shortens it."""
+"""Maximum number of entries of a journal, in case no reader has it begin anew."""
 
 
 @final
@@ -60,11 +60,11 @@ class PendingTree:
 
     For one thread at a time.  A method that changes the tree holds it, and so does a `DualWalk`.  A second
     change meanwhile, from another thread or from code that the holder called, raises `PlannerBusy` and does
-    nothing.  This finds mistakes; it is no lock.  Questions are never refused; answers during a change mean
-    nothing.  A copy or pickle of a tree is refused with `TypeError`.
+    nothing.  This finds mistakes; it is no lock.  Queries are never refused, but during a change their
+    answers mean nothing.  A copy or pickle of a tree is refused with `TypeError`.
 
     Args:
-        chained: whether symbols are chained block hashes, so that each occurs at one place of the tree only;
+        chained: whether symbols are chained block hashes, so that each occurs at only one place of the tree;
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
@@ -130,7 +130,7 @@ class PendingTree:
         """Add a request.  O(k) to pack the key, O(d) nodes.
 
         Raises `DuplicateRequest` or `InvalidKey`; the tree is then unchanged.  A key of a `chained` tree is
-        invalid if a symbol comes twice in it, or stands elsewhere in the tree behind other symbols.
+        invalid if a symbol occurs twice in it, or elsewhere in the tree after other symbols.
         """
         self.add(PendingRequest(request_id, key, 0.0, namespace))
 
@@ -143,15 +143,15 @@ class PendingTree:
         self.number(request)
 
     def number(self, request: PendingRequest) -> None:
-        """Give a request object its place among the other requests, for `put_back`.  O(1)."""
+        """Give a request object its `sequence`, for `put_back`.  O(1)."""
         self._sequence += 1
         request.sequence = self._sequence
 
     def put_back(self, request: PendingRequest) -> None:
-        """Add a request object that has its `sequence`, because it was removed or has only been numbered.
+        """Add a request object that has and keeps a `sequence`: it was removed, or only numbered so far.
 
-        It keeps its `sequence`.  Errors and cost as `insert`.  The next call of `requests` or `handles` sorts
-        them, O(n log n) once for all requests that were put back.
+        Errors and cost as `insert`.  The next call of `requests` or `handles` sorts all requests, O(n log n)
+        once, however many were put back.
         """
         self._hang(request)
         self._unsorted = True
@@ -191,7 +191,7 @@ class PendingTree:
             self.leave()
 
     def extend(self, request_id: str, key: object) -> None:
-        """Replace a request's key by one that continues it; the tail is then part of the key.
+        """Replace a request's key by one that continues it; the request then has no tail.
 
         Costs a removal and an insertion; its place in the queue and all else stay.  `UnknownRequest`, or
         `InvalidKey`; the tree is then unchanged.
@@ -219,7 +219,7 @@ class PendingTree:
     def journal(self) -> Journal:
         """The journal of the tree's changes since the first call of this method.  O(1).
 
-        It begins anew where reading it would cost more than looking at all waiting requests.
+        It begins anew if reading it would cost more than looking at all waiting requests.
         """
         journal = self._shape.journal
         if journal is None:
@@ -229,7 +229,7 @@ class PendingTree:
             journal.begin()
         return journal
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def request(self, request_id: str) -> PendingRequest:
         """The request object of an id.  O(1); `UnknownRequest`."""
@@ -248,7 +248,7 @@ class PendingTree:
         return iter(self._in_order().values())
 
     def _in_order(self) -> dict[str, Terminator]:
-        """The handles by `sequence`, sorted anew if a request was put back since."""
+        """The handles by `sequence`, sorted again if a request was put back since."""
         if self._unsorted:
             self._unsorted = False
             in_order = sorted(self._handles.values(), key=_sequence_of)
@@ -276,7 +276,7 @@ class PendingTree:
 
     def roots(self) -> Iterator[tuple[str, Node]]:
         """Each namespace in use and its root node; valid until the tree changes."""
-        return iter(self._shape.roots.items())  # a list of thousands would set off the garbage collector
+        return iter(self._shape.roots.items())  # a list of thousands would trigger the garbage collector
 
     def root(self, namespace: str) -> Node | None:
         """The root of a namespace; None if no request waits there.  O(1)."""
@@ -289,7 +289,7 @@ class PendingTree:
     def follow(self, symbols: bytes, node: Node, at: i64) -> tuple[i64, Node, i64]:
         """Follow packed symbols from byte `at` of the edge of `node`.  O(shared part).
 
-        Returns the number of bytes found, and the place behind them: a node and a byte of its edge.
+        Returns the number of bytes found, and the place after them: a node and a byte of its edge.
         """
         edges = self._shape.edges
         n: i64 = len(symbols)
@@ -362,8 +362,8 @@ class PendingTree:
     def refresh(self, theta: i64) -> None:
         """Write score, cluster and head of every request, in one traversal.  O(n + nodes).
 
-        `request.head` becomes the id of the node that holds the first `theta` symbols (equal ids: equal
-        heads), 0 for keys shorter than that.  `PlannerBusy` while another call holds the tree.
+        `request.head` becomes the id of the node that holds the first `theta` symbols, so equal heads have
+        equal ids; 0 for shorter keys.  `PlannerBusy` while another call holds the tree.
         """
         self.enter("PendingTree.refresh")
         try:
@@ -379,7 +379,7 @@ class PendingTree:
 
     @property
     def block(self) -> int:
-        """Symbols per block of the cache that the last dual-walk asked."""
+        """Symbols per block of the cache in the last dual-walk."""
         return self._shape.block
 
     def begin_walk(self, block: i64) -> int:
@@ -422,7 +422,7 @@ the root), and its size (waiting requests at or below it)."""
 def refresh_below(root: Node, theta: i64) -> None:
     """Write the signals of one namespace in pre-order, by the links alone: no recursion, no stack.
 
-    On the way down an edge adds to the score, on the way up it is taken off again.
+    An edge is added to the score on the way down, and subtracted on the way up.
     """
     score: i64 = 0
     head: i64 = 0  # the highest node on the path that holds theta symbols
@@ -476,13 +476,13 @@ def _refresh_terminators(node: Node, score: i64, head: i64) -> None:
 class Journal:
     """Nodes that were made, retired or marked anew, or whose own requests have changed, in order.
 
-    An entry may be out of date or come twice: it says where to look, not what is there.
+    An entry may be out of date or occur twice: it says where to look, not what is there.
 
     Attributes:
-        volume: a number that grows whenever the entries are thrown away, so that readers start afresh.
+        volume: a number that grows whenever the entries are dropped, so that readers start afresh.
         nodes: the entries of this volume.
-        left: the `uid` of each terminator that has left its place, never more than nodes.  The terminators
-            themselves would keep the names that clients have given to their requests.
+        left: the `uid` of each terminator that has left its place, never more than there are `nodes`.
+            Terminators themselves would keep alive the ids that clients have given to their requests.
     """
 
     def __init__(self) -> None:
@@ -497,7 +497,7 @@ class Journal:
         self.nodes.append(node)
 
     def begin(self) -> None:
-        """Throw the entries away."""
+        """Drop all entries."""
         self.volume += 1
         self.nodes = []
         self.left = []
@@ -513,7 +513,7 @@ class Bookmark:
         self.left_at: i64 = 0
 
     def catch_up(self, journal: Journal) -> bool:
-        """Jump to the end; return False if entries before it are lost."""
+        """Jump to the end; return False if the reader has missed entries that were dropped."""
         known = self.volume == journal.volume
         self.volume = journal.volume
         self.at = len(journal.nodes)
@@ -533,7 +533,7 @@ class PrefixStructure:
     def __init__(self, chained: bool) -> None:
         self.chained = chained
         self.block: i64 = 1
-        """Symbols per block of the cache that the last dual-walk asked."""
+        """Symbols per block of the cache in the last dual-walk."""
         self.roots: dict[str, Node] = {}
         self.edges: dict[int, Node] = {}
         self.owners: dict[int, Node] = {}
@@ -547,7 +547,7 @@ class PrefixStructure:
     def grow(self, namespace: str, packed: bytes) -> Node:
         """Count one more key on its path, making missing nodes; return the node where the key ends.
 
-        `InvalidKey` for a key that cannot be chained; the shape is then as it was.
+        `InvalidKey` for a key that cannot be chained; the shape is then unchanged.
         """
         node = self.roots.get(namespace)
         if node is None:
@@ -558,7 +558,7 @@ class PrefixStructure:
         n: i64 = len(packed)
         at: i64 = 0
         while at < n:
-            if node.n_kids == 1:  # as throughout a chain of nested prompts: no probe
+            if node.n_kids == 1:  # needs no probe; a chain of nested prompts has only such nodes
                 child = node.kid
             else:
                 child = edges.get((node.uid << 32) | symbol_at(packed, at))
@@ -575,7 +575,7 @@ class PrefixStructure:
         return node
 
     def shrink(self, namespace: str, node: Node) -> None:
-        """Count one key less from its end `node` up; prune and merge the nodes that it leaves behind.
+        """Count one key less from its end `node` up; prune and merge nodes that are no longer needed.
 
         The key's terminator must be off the node already.
         """
@@ -614,7 +614,7 @@ class PrefixStructure:
             self.journal.left.append(terminator.uid)
 
     def _take_uid(self) -> i64:
-        """Return an unused node id; ids are reused, so that `uid << 32` always stays a native integer."""
+        """Return an unused node id; ids are reused so that `uid << 32` stays a native integer."""
         if self.free_uids:
             return self.free_uids.pop()
         uid = self.next_uid
@@ -638,7 +638,7 @@ class PrefixStructure:
         return leaf
 
     def _split(self, parent: Node, child: Node, at: i64) -> Node:
-        """Cut `child`'s edge behind byte `at`; return the new upper node."""
+        """Cut `child`'s edge after byte `at`; return the new upper node."""
         edge = child.edge
         unlink(parent, child)
         upper = Node(edge[:at], parent, self._take_uid(), child.count, parent.depth + (at >> 2))
@@ -665,7 +665,7 @@ class PrefixStructure:
         self._retire(node)
 
     def _merge(self, node: Node) -> None:
-        """Join a node that has one child and ends no key with that child; the child survives."""
+        """Join a node that ends no key with its only child; the child survives."""
         child = node.kid
         parent = node.parent
         assert child is not None and parent is not None
@@ -687,7 +687,7 @@ class PrefixStructure:
         self._retire(node)
 
     def _retire(self, node: Node) -> None:
-        """Take a node out of the tree, and drop its symbols and cursor, as others may still refer to it."""
+        """Take a node out of the tree; drop its symbols and cursor, as others may still refer to the node."""
         node.parent = None
         node.count = 0
         node.edge = b""

@@ -18,7 +18,7 @@ from peek.trie.pending_tree import PendingTree
 class TreeView:
     """`CacheView` over a `PendingTree`; valid as long as the tree does not change.
 
-    A cursor is a node and a byte of its edge; None where no request of the namespace waits.
+    A cursor is a node and a byte of its edge; None if no request of the namespace waits.
     """
 
     def __init__(self, tree: PendingTree, unit_tokens: int = 1) -> None:
