@@ -18,21 +18,21 @@ class FleetConfig:
     Attributes:
         order: orders the requests that wait for one replica.
         unit_tokens: tokens per symbol of all keys.
-        stickiness: upper bound of what a token to compute weighs for the requests that would wait for it:
-            1.0 at an idle replica, more with each of them.
+        stickiness: upper bound of the weight of a token to compute: 1.0 at an idle replica, more with each
+            request there that would wait for it.
         seats: requests that a replica computes at once; 0: not known.  A replica without a free seat gets no
             new request while another one has a seat.
-        window_requests: requests that may queue at a replica before it gets another one of which it holds
+        window_requests: requests that may queue at a replica before no other is sent there of which it holds
             less than half.  With few, the next request and its replica stay open (late binding, for hosts
             that report first tokens).  With as many as `warm_requests`, each goes to its home at once.
         window_tokens: while fewer uncached tokens than this queue there, up to `warm_requests` may queue.
         warm_requests: most requests that may queue there.
-        news_s: seconds until it is known here that a replica has computed a prompt.  The window grows by the
-            tokens computed in that time, `warm_requests` by its own number for each second.
+        news_s: seconds until the fleet hears that a replica has computed a prompt.  `window_tokens` grows by
+            the tokens computed in that time, `warm_requests` by its own number for each second.
         tokens_per_s: prompt tokens per second of a replica of speed 1.0; used with `news_s`.
         max_waiting: most requests that wait in the fleet; one more is refused.
-        asked_whole: most replicas of a fleet in which all are asked for the home of a request; in a larger
-            one a few are (`peek.fleet.placement`).
+        asked_whole: most replicas of a fleet in which every request looks for its home at all of them; in a
+            larger fleet it looks at a few (`peek.fleet.placement`).
     """
 
     order: PeekConfig = field(default_factory=PeekConfig)

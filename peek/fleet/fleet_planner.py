@@ -7,11 +7,11 @@
     dispatch, take                      which requests to send now, and where
     place                               for hosts that cannot hold a request: where to send it at once
     other_load, other_prompt            what routers with planners of their own do at these replicas
-    started, finished                   what became of the requests that were sent
+    started, finished                   which requests have a first token, and which have ended
 
-Each request waits at a *home* (`peek.fleet.placement`), where a `Planner` orders the requests.  A replica
-gets at once a request of which it holds half, any other only while little queues there.  A replica that runs
-out of work takes over a part of the longest backlog (`peek.fleet.stealing`).  docs/fleet.md has the details.
+Each request waits for a *home* (`peek.fleet.placement`), where a `Planner` orders the requests.  It is sent
+at once if the replica holds half of it, otherwise only while little queues there.  A replica that runs out of
+work takes over a part of the longest backlog (`peek.fleet.stealing`).  docs/fleet.md has the details.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 CACHE_TOKENS: Final = 200_000  # size of a replica's cache if the host does not give it
-MOST_PROMPTS: Final = 65_536  # prompts whose ends are remembered to infer sessions: those of many replicas
+MOST_PROMPTS: Final = 65_536  # prompts whose ends are remembered to infer sessions: enough for many replicas
 
 
 @final
@@ -47,8 +47,8 @@ class FleetPlanner:
     """One queue in front of many replicas.
 
     For one thread at a time.  An error of a view goes to the caller; no request is lost by it or sent
-    unreported, and the next call continues there.  Names of replicas and requests are the caller's.  In
-    costs, R is the number of replicas, k of a key's symbols, n of the requests that wait for the replica.
+    unreported, and the next call continues there.  The caller names replicas and requests.  In costs, R is
+    the number of replicas, k that of a key's symbols, n that of the requests that wait for the replica.
     A copy or pickle is refused with `TypeError`.
 
     >>> fleet = FleetPlanner()
@@ -94,10 +94,10 @@ class FleetPlanner:
 
         Args:
             name: a name that is not in the fleet yet.
-            cache_tokens: size of its KV cache.  It bounds the prompts that are remembered, and a request goes
-                elsewhere where those under way would leave it no memory.  0: neither.
-            view: its cache, as it is or was seconds ago, in symbols of the fleet's `unit_tokens`.  Without
-                one it is guessed from the requests sent there.
+            cache_tokens: size of its KV cache.  It bounds the prompts that are remembered, and requests avoid
+                a replica at which those under way would leave them no memory.  0: neither.
+            view: its cache, as it is or was seconds ago, in symbols of the fleet's `unit_tokens`.  Without a
+                view its content is guessed from the requests sent there.
             speed: its speed as a multiple of a replica of speed 1.0.
 
         Raises `InvalidConfig` for a name that is taken, and for impossible numbers and views.
@@ -117,13 +117,13 @@ class FleetPlanner:
         self._placement.settle()
 
     def pause(self, name: str) -> None:
-        """Send a replica nothing until `resume`.  Its requests wait on, unless another replica is idle."""
+        """Send a replica nothing until `resume`.  Its requests wait on, or idle replicas take them over."""
         replica = self._replica(name)
         replica.accepting = False
         self._loads.touch(replica)
 
     def resume(self, name: str) -> None:
-        """Send a replica requests again; one that was to leave, and has not gone, stays."""
+        """Send a replica requests again; if it was to leave and has not gone yet, it stays."""
         replica = self._replica(name)
         replica.accepting = True
         replica.leaving = False
@@ -132,7 +132,7 @@ class FleetPlanner:
         self._placement.settle()
 
     def leave(self, name: str) -> None:
-        """Send a replica nothing any more; it leaves the fleet once its last request has ended.
+        """Send a replica nothing more; it leaves the fleet once its last request has ended.
 
         Requests that wait for it get another home, each at the cost of `add`.
         """
@@ -147,8 +147,8 @@ class FleetPlanner:
     def lost(self, name: str, requeue: bool = True) -> list[str]:
         """Remove a replica that is gone; return the ids of the requests that were under way there.
 
-        With `requeue` these wait again, at their old place by arrival time.  False forgets them: for hosts
-        that place requests at once, and will place these anew.  The cost of `add` for each request there.
+        With `requeue` these wait again, in their old place by arrival time.  Without it they are forgotten:
+        for hosts that use `place`, and will place them again.  The cost of `add` for each request there.
         """
         replica = self._replica(name)
         replica.leaving = True
@@ -184,7 +184,7 @@ class FleetPlanner:
         return replica
 
     def _turn_out(self, replica: Replica) -> None:
-        """Take the home from all requests that wait for a replica, which gets no more."""
+        """Leave all requests that wait for a replica without a home; it gets no more."""
         self._loads.drop(replica)
         self._looks.drop(replica)
         for request in replica.planner.requests():
@@ -246,7 +246,7 @@ class FleetPlanner:
         return ticket
 
     def _ticket_for(self, request: PendingRequest, decode_tokens: int, priority: int) -> Ticket:
-        """Make a ticket for a new request without keeping it; fills in what it does not say.  O(k)."""
+        """Make a ticket for a new request, without storing it; fills in its length and session.  O(k)."""
         if request.request_id in self._tickets:
             raise DuplicateRequest(f"request {request.request_id!r} waits or is under way already")
         require_within("decode_tokens", decode_tokens, 0, 2**40)
@@ -259,12 +259,12 @@ class FleetPlanner:
         return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
-        """Add a request that waits.  O(k) for each replica asked: all, or a few of more than `asked_whole`.
+        """Add a waiting request.  O(k) for each replica asked: all, or a few if more than `asked_whole`.
 
         Args:
             request: its key is taken over.
             decode_tokens: expected tokens of its answer; they count as load.
-            priority: among requests that wait for one replica, the smaller number goes first.
+            priority: among requests that wait for one replica, a smaller number goes first.
 
         Returns:
             Its home, "" while there is no replica.
@@ -283,7 +283,7 @@ class FleetPlanner:
         return "" if ticket.replica is None else ticket.replica.name
 
     def place(self, request: PendingRequest, decode_tokens: int = 0, at: str = "") -> str:
-        """Choose the replica to send a request to now, for hosts that cannot hold one.  Otherwise as `add`.
+        """Choose the replica to send a request to now, for hosts that cannot hold it.  Otherwise as `add`.
 
         Args:
             at: the replica that the host has chosen, paused or not; "" lets the planner choose.
@@ -309,8 +309,8 @@ class FleetPlanner:
     def other_load(self, name: str, requests: int, tokens: int) -> None:
         """Set the load that other routers have at a replica, in place of the earlier one.  O(1).
 
-        It counts as backlog, takes seats, and counts as queued for the windows.  `requests` of the others
-        have not ended there; they have `tokens` to compute and decode.
+        It counts as backlog, takes seats, and counts as queued for the windows.  It is the number of their
+        `requests` that have not ended there, and the `tokens` that these have to compute and decode.
 
         `UnknownReplica`, `InvalidConfig`.
         """
@@ -323,9 +323,9 @@ class FleetPlanner:
             self._loads.touch(replica)
 
     def other_prompt(self, request: PendingRequest, name: str) -> None:
-        """Note a request that another router sent to a replica, for its prompt and its session.  O(k).
+        """Note the prompt and session of a request that another router sent to a replica.  O(k).
 
-        Its load comes with `other_load`.  Raises `UnknownReplica`, `InvalidKey`.
+        `other_load` tells its load.  Raises `UnknownReplica`, `InvalidKey`.
         """
         key = pack(request.key)
         replica = self._replica(name)
@@ -335,7 +335,7 @@ class FleetPlanner:
     def cancel(self, request_id: str) -> str:
         """Forget a request whose client went away or timed out.  O(depth); `UnknownRequest`.
 
-        Returns the replica at which it still is, "" if it waited or its sending was not reported.
+        Returns the replica that it was sent to; "" if it waited or the caller was not told to send it yet.
         """
         ticket = self._find(request_id)
         self.stats.cancelled += 1
@@ -391,8 +391,8 @@ class FleetPlanner:
         """Return the requests to send now as `(request id, replica)`, each once, in the order to send them.
 
         Fills replicas that have room or hold what a request needs, and lets idle ones help.  `now` is in
-        seconds, on the clock of `PendingRequest.arrival_time`.  Costs a `take` for each replica with news,
-        and O(idle replicas) while any request waits; these search only where a price may have fallen.
+        seconds, on the clock of `PendingRequest.arrival_time`.  Costs a `take` for each replica with news and
+        O(idle replicas) while any request waits.  Idle ones search only if a request may have become cheaper.
         """
         if self._waiting == 0:
             return self._take_sent()
@@ -414,10 +414,10 @@ class FleetPlanner:
         return self._take_sent()
 
     def take(self, name: str, now: float) -> list[str]:
-        """Return the requests to send to one replica that asks, in order; if none, it is to wait.
+        """Return the requests to send to one replica that asks, in order; if there are none, it has to wait.
 
-        The cost of a lazy plan of the requests that wait for it, and O(k) for each sent one.  If none waits
-        for it, also that of looking for what is worth taking from the longest backlog.  `UnknownReplica`.
+        The cost of a lazy plan of the requests that wait for it, and O(k) for each request sent.  If none
+        waits for it, also the search for requests to take from the longest backlog.  `UnknownReplica`.
         """
         replica = self._replica(name)
         self._placement.settle()
@@ -429,7 +429,7 @@ class FleetPlanner:
         return sent
 
     def _take_sent(self) -> list[tuple[str, str]]:
-        """Return what was sent and not yet reported, also by a call that ended with an error."""
+        """Return all requests sent and not yet reported, including those of a call that ended in an error."""
         sent = list(self._sent.items())
         self._sent.clear()
         return sent
@@ -443,13 +443,13 @@ class FleetPlanner:
         return float(replica.unstarted_tokens) < self._window_tokens + self._late_tokens * replica.speed
 
     def _may_send(self, replica: Replica) -> bool:
-        """Whether a request that waits for it may go, as far as is known without a look.  O(1)."""
+        """Whether a request that waits for it may be sent, as far as is known without a plan.  O(1)."""
         return self._has_room(replica) or (replica.due and replica.queued < self._warm_requests)
 
     def _send(self, replica: Replica, now: float) -> None:
-        """Send a replica what waits for it, in planned order, as far as its window allows."""
+        """Send a replica the requests that wait for it, in planned order, as far as its window allows."""
         while len(replica.planner) > 0:
-            replica.due = True  # until all of the plan was looked at: a view may fail before
+            replica.due = True  # until the whole plan has been looked at: a view may fail before that
             plan = replica.planner.lazy_plan(replica.view, now)
             picked: list[Ticket] = []
             try:
@@ -458,11 +458,11 @@ class FleetPlanner:
                 for ticket in picked:
                     replica.drop(ticket)
                 self._loads.touch(replica)
-            if not more:  # else plan anew: others may share what is new there
+            if not more:  # otherwise plan again: other requests may share what is new there
                 return
 
     def _pick(self, replica: Replica, plan: Iterable[str], picked: list[Ticket]) -> bool:
-        """Pick what a replica is sent of a plan; return whether that is all, and some of it is new there."""
+        """Pick the requests of a plan to send; return whether it picked all, and any brings a new prefix."""
         brought = False
         for request_id in plan:
             if replica.queued >= self._warm_requests:
@@ -489,7 +489,7 @@ class FleetPlanner:
         return [whole[place] for _, place in order]
 
     def _help(self, thief: Replica, victim: Replica | None) -> bool:
-        """Let a replica for which none waits take over a part of another's backlog; return whether it did."""
+        """Let a replica for which no request waits take over a part of another's backlog; whether it did."""
         if victim is None or not self._has_room(thief):
             return False
         taken = self._looks.worth_taking(victim, thief)

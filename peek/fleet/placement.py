@@ -1,9 +1,9 @@
 """Where a request waits: the replica at which it costs all requests the least time.
 
-In a small fleet all replicas are asked.  In a large one that would cost each arrival a look into every cache,
-so `Placement` asks a few: the replicas that were sent the longest beginnings of the prompt (`Beginnings`),
-the home of its session, and the replicas with the least to do (`Loads`).  Any other replica lacks most of the
-prompt, as far as the fleet knows, and has more to do than some that lack it, too.
+In a small fleet all replicas are asked.  In a large one each arrival would have to look into every cache, so
+`Placement` asks a few: the replicas that were sent the longest beginnings of the prompt (`Beginnings`), the
+home of its session, and the replicas with the least to do (`Loads`).  As far as the fleet knows, any other
+replica lacks most of the prompt, and has more to do than some of these, which lack it, too.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from peek.request import PendingRequest
 from peek.trie.continuations import session_of
 from peek.trie.keys import SYMBOL_BYTES
 
-# Factor of a token's weight where a session would leave its home: it takes room in a second cache, too, and
-# the sessions of the replica it goes to lose theirs.  Of 1, 2, 3 and 4 the best on agents, seeds 7 to 12.
+# Factor on a token's weight if a session would leave its home: it takes room in a second cache, too, and the
+# sessions of the replica it goes to lose theirs.  Of 1, 2, 3 and 4 the best on agents, seeds 7 to 12.
 MOVING: Final = 3.0
-USUAL: Final = 64.0  # requests over which the usual backlog of a replica is a mean: those of some seconds
+USUAL: Final = 64.0  # requests in the mean that is a replica's usual backlog: those of some seconds
 RECENT_SESSIONS: Final = 1024.0  # number of sessions over which the turns of a session are counted
-MOST_TURNS: Final = 16  # later turns of a session that count: one that never ends would expect ever more
+MOST_TURNS: Final = 16  # later turns of a session that count: a session without end would raise the mean
 STEP_TOKENS: Final = 150.0  # prompt tokens that a replica computes in the time of one token of an answer
 MOST_SESSIONS: Final = 100_000  # sessions whose homes are remembered; those silent for longest are forgotten
 _NEW: Final = ("", 0)  # what is known of a session that begins
 ASKED: Final = 12  # most replicas of a large fleet that are asked, the home of the session included
-LEAST_LOADED: Final = 6  # how many of these have the least to do; the others were sent such prompts
-LOOKED_UP: Final = 6  # longest beginnings of a prompt by which these are found: down to some eighth of it
+LEAST_LOADED: Final = 6  # how many of these have the least to do; the others were sent similar prompts
+LOOKED_UP: Final = 6  # longest beginnings of a prompt by which those are found: down to about an eighth of it
 MOST_BEGINNINGS: Final = 1 << 18  # beginnings that are remembered, up to twice as many, some 200 bytes each
-MOST_HOLDERS: Final = 64  # replicas that are remembered for one beginning: the last ones that were sent it
+MOST_HOLDERS: Final = 64  # replicas that are remembered for one beginning: those that were sent it last
 
 
 @final
 class Beginnings:
-    """Which replicas were sent prompts with the same beginning: a guess at which to ask, no promise.
+    """Which replicas were sent prompts with the same beginning: a guess at which replicas to ask.
 
-    The beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers.  Two prompts meet at the longest of
-    these that they share, 2/3 of what they share or more.
+    The beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers.  The longest of these that two
+    prompts have in common is at least 2/3 of what they share.
     """
 
     def __init__(self) -> None:
         self.most: i64 = MOST_BEGINNINGS
         self._newer: dict[int, list[str]] = {}
-        """By beginning: names of replicas, the last one that was sent it at the end."""
+        """By beginning: names of the replicas that were sent it, the latest at the end."""
         self._older: dict[int, list[str]] = {}
-        # The last answer of `numbers`: a prompt is looked up when it comes, and noted where it goes.
+        # The last answer of `numbers`, as each prompt is looked up when it comes and noted when it goes.
         self._asked: tuple[bytes, str] = (b"", "")
         self._found: list[int] = []
 
@@ -104,12 +104,12 @@ class Beginnings:
 
 @final
 class Loads:
-    """The replicas sorted by what they have to do; only changed ones are sorted anew."""
+    """The replicas sorted by backlog; only changed ones are sorted again."""
 
     def __init__(self) -> None:
-        self.news: dict[Replica, None] = {}  # those that may now be sent or take over more than before
+        self.news: dict[Replica, None] = {}  # replicas that may now be sent, or take over, more than before
         self._changed: dict[Replica, None] = {}
-        # Replicas that accept requests, least backlog first, among equals the one with the oldest place.
+        # Replicas that accept requests, least backlog first; among equals the one that was placed first.
         self._order: list[tuple[float, i64, Replica]] = []
         self._place: dict[Replica, tuple[float, i64, Replica]] = {}
         self._idle: dict[Replica, None] = {}  # replicas that accept requests and for which none waits
@@ -117,7 +117,7 @@ class Loads:
         self._serial: i64 = 0
 
     def touch(self, replica: Replica) -> None:
-        """Note that a replica's work, or whether it accepts requests, may have changed.  O(1)."""
+        """Note that a replica's work may have changed, or whether it accepts requests.  O(1)."""
         self.news[replica] = None
         self._changed[replica] = None
 
@@ -135,7 +135,7 @@ class Loads:
         self._paused.pop(replica, None)
 
     def _settle(self) -> None:
-        """Sort changed replicas anew.  O(log R) each, and R moves of a pointer."""
+        """Put changed replicas into their new places.  O(log R) each, and R moves of a pointer."""
         for replica in self._changed:
             self._take_out(replica)
             if replica.accepting:
@@ -150,7 +150,7 @@ class Loads:
         self._changed.clear()
 
     def least(self, count: i64) -> list[Replica]:
-        """Return the `count` accepting replicas with the smallest backlogs, in turn among equals."""
+        """Return the `count` accepting replicas with the smallest backlogs; equal ones take turns."""
         self._settle()
         return [place[2] for place in self._order[:count]]
 
@@ -160,7 +160,7 @@ class Loads:
         return sorted(self._idle, key=by_backlog)
 
     def neediest(self) -> Replica | None:
-        """Return the replica to help, if requests wait: a paused one, or the longest backlog.  O(R)."""
+        """Return the replica to help: a paused one, or the longest backlog; None if nobody waits.  O(R)."""
         self._settle()
         if self._paused:
             return max(self._paused, key=longest_first)
@@ -187,11 +187,11 @@ def longest_first(replica: Replica) -> tuple[float, int]:
 
 @final
 class Placement:
-    """Chooses the replica that each request waits for, its home; among equals each in turn.
+    """Chooses the replica that each request waits for, its home; equal replicas take turns.
 
     The home is the replica with the least `cost`; if that has no free seat, the cheapest one with a free seat
-    and no queue.  The later turns of a session mostly wait at its home, too.  Without them, a replica between
-    two turns looks idle, and sessions that begin alike all go to the one that has their beginning.
+    and no queue.  The later turns of a session count, too, because they mostly wait at its home.  Otherwise a
+    replica between two turns looks idle, and sessions that begin alike all go where their beginning is.
     """
 
     def __init__(self, replicas: dict[str, Replica], stats: FleetStats, asked_whole: i64) -> None:
@@ -201,18 +201,18 @@ class Placement:
         self.asked_whole: i64 = asked_whole
         self.most_sessions: i64 = MOST_SESSIONS
         self._beginnings = Beginnings()
-        # By namespace and session: the replica of the last turn, and how many turns there were, as far as
-        # they count; the newest at the end.
+        # By namespace and session: the replica of the last turn, and the number of turns, as far as they
+        # count; the latest at the end.
         self._sessions: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
-        self._unplaced: OrderedDict[str, Ticket] = OrderedDict()  # in the order in which they came to wait
+        self._unplaced: OrderedDict[str, Ticket] = OrderedDict()  # first to wait first
         self._turn: i64 = 0
-        self._begun: float = 0.0  # sessions that began, of late
-        self._continued: float = 0.0  # their later turns, of each session at most `MOST_TURNS`
+        self._begun: float = 0.0  # number of recent sessions
+        self._continued: float = 0.0  # number of their later turns, at most `MOST_TURNS` of each session
 
     def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
-        """Return the home, None if there is no replica, and the prompt tokens that the request adds there.
+        """Return the home (None if there is no replica), and the prompt tokens that the request adds there.
 
-        A paused replica is no home unless all are, a leaving one never.  Asks R views, or at most `ASKED`.
+        A paused replica is a home only if all are, a leaving one never.  Asks R views, or at most `ASKED`.
         """
         home = self._replicas.get(self._sessions.get(session_of(ticket.request), _NEW)[0])
         moves_from = "" if home is None or home.leaving else home.name
@@ -248,7 +248,7 @@ class Placement:
         return best, best_work
 
     def _candidates(self, ticket: Ticket, home: str) -> list[Replica]:
-        """Return the replicas to ask: all in turn, or a few of many."""
+        """Return the replicas to ask: all, beginning with another each time, or a few of a large fleet."""
         if len(self._replicas) > self.asked_whole:
             least = self.loads.least(LEAST_LOADED)
             if least:
@@ -259,7 +259,7 @@ class Placement:
         return replicas[at:] + replicas[:at]
 
     def _few(self, ticket: Ticket, home: str, least: list[Replica]) -> list[Replica]:
-        """Return the replicas with the least to do, the session's home, and replicas sent such prompts."""
+        """Return the replicas with the least to do, the session's home, and replicas sent similar prompts."""
         chosen: dict[Replica, None] = dict.fromkeys(least)
         if home:
             chosen[self._replicas[home]] = None
@@ -278,13 +278,13 @@ class Placement:
         return list(chosen)
 
     def went(self, ticket: Ticket, replica: Replica) -> None:
-        """Note that a request and its session have a home, or another one.  O(len(key)) in a large fleet."""
+        """Note the home of a request, and so of its session.  O(len(key)) in a large fleet."""
         if self.note(ticket.request, ticket.key, replica):
             self._stats.sessions_moved += 1
 
     def note(self, request: PendingRequest, key: bytes, replica: Replica) -> bool:
-        """Note where any router's request went; return whether its session moved.  Costs as `went`."""
-        if 2 * len(self._replicas) > self.asked_whole:  # soon it may be too large to be asked whole
+        """Note where any router's request went; return whether its session moved.  Cost of `went`."""
+        if 2 * len(self._replicas) > self.asked_whole:  # the fleet may soon be too large to ask all
             numbers = self._beginnings.numbers(key, request.namespace)
             self._beginnings.note(numbers, replica.name)
         moved = False
@@ -345,9 +345,9 @@ class Placement:
 def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
     """Return how likely the next two prompts have no use for a second copy.  O(R + shared part).
 
-    It is the square of the share of prompts that began otherwise where this one adds least.  At 0.0 all begin
-    alike, and each replica will need that beginning.  Of the share and its square the better one on prompts
-    of uneven popularity, seeds 7 to 10.
+    It is the square of a share: of the prompts at the replica where this one adds least, those that began
+    otherwise.  At 0.0 all begin alike, so each replica will need that beginning.  The square was better than
+    the share itself on prompts of uneven popularity, seeds 7 to 10.
     """
     holder: Replica | None = None
     least: i64 = 0
@@ -363,13 +363,13 @@ def waste_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
 
 
 def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -> float:
-    """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
+    """Return the time that all requests lose if one goes to a replica, in tokens at speed 1.0.  O(1).
 
         backlog ahead + wait for room + weight x work + turns x usual backlog
 
     The request itself waits for the first two, the others for the third, its session's later turns for the
-    last.  `moves` says whether the home of its session is another replica, `turns` how many later turns it is
-    expected to have.  `waste` is that of `waste_of`, 0.0 where the session has a home.  O(1).
+    last.  It adds `work` tokens.  `moves`: whether its session has its home elsewhere; `turns`: how many
+    later turns the session is expected to have; `waste`: see `waste_of`, 0.0 if the session has a home.
     """
     weight = replica.weight(waste) * (MOVING if moves else 1.0)
     wait = replica.wait(work) + wait_for_room(replica, work)
@@ -379,8 +379,8 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float, waste: float) -
 def wait_for_room(replica: Replica, work: i64) -> float:
     """Return the wait for a free seat, and for memory, of a request that adds `work` tokens, as in `cost`.
 
-    In the time of a mean answer as many seats come free as there are, and as much memory as requests hold.
-    So each wait is that time, times the part of these that has to come free.  O(1).
+    In the time of a mean answer all seats, and all memory that requests hold, come free once.  So each wait
+    is that time, times the part of the seats or memory that has to come free.  O(1).
     """
     own = len(replica.under_way) > 0
     requests: i64 = len(replica.under_way) if own else replica.other_requests

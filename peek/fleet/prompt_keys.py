@@ -1,9 +1,9 @@
-"""Keys of prompts for routers: made of token ids where the host has them, else of the bytes a gateway sees.
+"""Keys of prompts for routers: made of token ids if the host has them, else of the bytes that a gateway sees.
 
 A symbol stands for a block and everything before it.  A block is 16 tokens, or 64 bytes of text, which is
-about the same.  Equal prefixes have equal symbols.  A symbol that is equal by chance (one pair of blocks in
-2^31) costs a detour, never an answer.  Every process computes the same symbols, so several routers may share
-one queue.
+about the same.  Equal prefixes have equal symbols.  Two symbols that are equal by chance (one pair of blocks
+in 2^31) can send a request to a worse replica, but never change its answer.  Every process computes the same
+symbols, so several routers may share one queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from peek.trie.keys import pack
 
 BLOCK_TOKENS: Final = 16  # tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here
 BLOCK_BYTES: Final = 64  # bytes per symbol: 16 tokens as int32, or of text, at four bytes a token
-LONGEST_NAMESPACE: Final = 256  # characters; for a longer one, which any client can send, a digest stands
+LONGEST_NAMESPACE: Final = 256  # characters; a longer one, which any client can send, becomes a digest
 _PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents", "prompt")  # a template, by its id
 _NAMESPACE: Final = ("model", "lora", "cache_salt")
 _NOT_OF_A_TOOL: Final = ("content", "cache_control")  # a mark that clients move to the last part at each turn
@@ -43,7 +43,7 @@ Attributes:
 def token_key(token_ids: object, namespace: str = "") -> PromptKey:
     """Make the key of token ids, in any form that a key may have.  O(n), about 1 us a block.
 
-    Tokens behind the last whole block are left out, unless there is no whole block.  `InvalidKey`.
+    Tokens after the last whole block are left out, unless there is no whole block.  `InvalidKey`.
     """
     data = pack(token_ids)
     return _chained(data, len(data) >> 2, namespace)
@@ -60,7 +60,7 @@ def openai_key(request: Mapping[str, object]) -> PromptKey:
 
     Token ids (`prompt_token_ids`, or `prompt` or `input` as a list of ints) are used if there are any.
     Otherwise the text is joined in the order of chat templates: system prompt, tools, other messages.  The
-    namespace is made of `model`, `lora` and `cache_salt`.  A digest stands for each part that is no text.
+    namespace is made of `model`, `lora` and `cache_salt`.  Each part that is no text counts by its digest.
 
     Raises `InvalidKey` if there is no prompt, or a part of it is no JSON.
     """
@@ -105,7 +105,7 @@ def _token_ids(prompt: object) -> list[int] | None:
 
 
 def _conversation(request: Mapping[str, object], messages: object) -> str:
-    """All parts of a request that a chat template makes a prompt of, in its order."""
+    """All parts of a request that a chat template puts into the prompt, in its order."""
     turns = messages if isinstance(messages, (list, tuple)) else [messages]
     parts: list[str] = [_as_json(request[name]) for name in _PREAMBLE if request.get(name)]
     for name in ("system", "instructions"):  # a field of its own in Anthropic and Responses requests
@@ -138,7 +138,7 @@ def _turn(turn: object) -> list[str]:
 
 
 def _texts(content: object) -> list[str]:
-    """The texts of a content and its parts, also of Anthropic's calls of tools and what these say."""
+    """The texts of a content and its parts, including Anthropic's tool calls and their results."""
     texts: list[str] = []
     for part in _parts(content):
         if isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result"):
@@ -156,7 +156,7 @@ def _parts(content: object) -> list[object]:
 
 
 def _text(part: object) -> str:
-    """The text of a part, a digest if it is none; `InvalidKey` for a number, as there may be very many."""
+    """The text of a part, or a digest of another part; `InvalidKey` for a number, as there may be many."""
     if isinstance(part, (int, float)):
         raise InvalidKey(f"a part of the prompt is {a_kind(part)}, not a text")
     text = part.get("text") if isinstance(part, Mapping) else part
@@ -168,7 +168,7 @@ def _digest(text: str) -> str:
 
 
 def _as_json(value: object) -> str:
-    """The same text for equal values, whatever the order of their fields; `InvalidKey` if it is no JSON."""
+    """JSON that is the same for equal values, whatever the order of their fields; `InvalidKey` if none."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError) as error:  # names of several types, a value in itself

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 
-DECODING: Final = 0.3  # cost of a computed token for a request that decodes there, over one that waits
+DECODING: Final = 0.3  # what a computed token costs a request that decodes, relative to one that waits
 
 
 @final
 class Ticket:
-    """What the fleet knows of a request, as given to `FleetPlanner.add`."""
+    """What the fleet knows of a request that was given to `FleetPlanner.add` or `place`."""
 
     __slots__ = ("decode_tokens", "key", "priority", "replica", "request", "sent", "started", "work")
 
@@ -31,7 +31,7 @@ class Ticket:
         self.decode_tokens: i64 = decode_tokens  # expected tokens of its answer
         self.priority: i64 = priority
         self.replica: Replica | None = None  # the one it waits for or runs on
-        self.work: i64 = 0  # uncached prompt tokens that it counts with there
+        self.work: i64 = 0  # uncached prompt tokens that it counts for there
         self.sent: bool = False  # whether it has gone to its replica
         self.started: bool = False  # whether its first token is known
 
@@ -40,7 +40,7 @@ class Ticket:
 class Replica:
     """One replica as the fleet sees it, the `number`th that joined; only `FleetPlanner` changes it.
 
-    `told` is its cache, None if it does not report it.  The other arguments are those of `FleetPlanner.join`.
+    `told` is a view of its cache, None if it reports none.  Others are arguments of `FleetPlanner.join`.
     """
 
     def __init__(
@@ -52,25 +52,25 @@ class Replica:
         self.number: i64 = number
         self.unit_tokens: i64 = unit
         self.speed: float = speed
-        # Memory for requests, 0 if not known: with late news many have ended that seem to hold some.
+        # Memory for requests, 0 if not known: with late news many that seem to hold memory have ended.
         self.memory_tokens: i64 = 0 if config.news_s > 0.0 else cache_tokens
         self.seats: i64 = config.seats
         self.stickiness: float = config.stickiness
         self.tells: bool = False  # whether it reports first tokens
-        self.accepting: bool = True  # whether it may be sent requests: not while it is paused or leaves
+        self.accepting: bool = True  # whether it may be sent requests: not while it is paused or leaving
         self.leaving: bool = False  # whether it goes once its last request has ended
-        self.due: bool = False  # whether a request may wait for it of which it holds half
-        # What it holds, with prompts on their way there.
+        self.due: bool = False  # whether it may hold half of a request that waits for it
+        # What it holds, including prompts on their way there.
         self.view = ReplicaView(told, cache_tokens // unit, unit)
-        # Grows when a request that waits for it may have fewer tokens in common than before with others,
-        # waiting, sent or computed here.
+        # Grows when a request that waits for it may share fewer tokens than before with others that wait, run
+        # or were computed here.
         self.losses: i64 = 0
         # The requests that wait for it, their uncached and decode tokens, and how many have a priority.
         self.planner = Planner(config.order, unit_tokens=config.unit_tokens, learns=False)
         self.in_order_of_arrival: bool = config.order.policy == "fcfs"
         self.waiting_tokens: i64 = 0
         self.ranked: i64 = 0
-        # The requests sent there, by id, the tokens of their answers, how many have no first token, and the
+        # The requests sent there, by id; the tokens of their answers; how many have no first token; and the
         # uncached tokens of these.
         self.under_way: dict[str, Ticket] = {}
         self.decode_tokens: i64 = 0
@@ -78,7 +78,7 @@ class Replica:
         self.unstarted_tokens: i64 = 0
         self.other_requests: i64 = 0  # the load of other routers, see `FleetPlanner.other_load`
         self.other_tokens: i64 = 0
-        self.usual_backlog: float = 0.0  # mean backlog at the last requests that looked for a home here
+        self.usual_backlog: float = 0.0  # mean backlog when the last requests looked for a home here
 
     @property
     def backlog(self) -> float:
@@ -87,10 +87,10 @@ class Replica:
         return float(own + self.other_tokens) / self.speed
 
     def wait(self, work: i64) -> float:
-        """Return for how much of its backlog a request waits that adds `work` tokens.  O(1).
+        """Return the part of its backlog ahead of a request that adds `work` tokens.  O(1).
 
-        What was sent goes first.  Of the requests that wait here those go first that have less to compute, so
-        none of them has more than `work`; in order of arrival all go first.
+        Requests that were sent go first.  Of those that wait here only the ones with less to compute do, so
+        each counts as `work` at most.  In order of arrival all go first.
         """
         if self.in_order_of_arrival:
             return self.backlog
@@ -104,9 +104,9 @@ class Replica:
 
     @property
     def held_tokens(self) -> float:
-        """Memory that requests sent there hold, in tokens: their prompts, and a mean answer each.  O(1).
+        """Memory that requests sent there hold, in tokens: their prompts, and a whole answer each.  O(1).
 
-        A request has half of its answer, on average.  But the longer ones are under way for longer.
+        On average a request has half of its answer, but longer answers are under way for longer.
         """
         return float(self.view.pinned * self.unit_tokens + self.decode_tokens)
 
@@ -117,9 +117,9 @@ class Replica:
 
     @property
     def is_full(self) -> bool:
-        """Whether all seats are taken: by requests that decode and one that is computed.  O(1).
+        """Whether all seats are taken: by requests that decode and one prefill.  O(1).
 
-        If the host does not report first tokens, every request sent there takes one.
+        If the host does not report first tokens, every request sent there takes a seat.
         """
         taken: i64 = len(self.under_way) + self.other_requests
         if self.tells and self.unstarted > 1:
@@ -127,10 +127,10 @@ class Replica:
         return 0 < self.seats <= taken
 
     def weight(self, waste: float) -> float:
-        """Weight of a token computed there: 1, and more for each request that waits or decodes.  O(1).
+        """Weight of a token computed there: 1, plus a part for each request that waits or decodes.  O(1).
 
-        `waste`, 0.0 to 1.0, is how likely the token is of no use again; in a full cache, where it takes the
-        room of another, that counts twice.
+        `waste`, 0.0 to 1.0, is how likely the token will not be used again.  It counts twice in a full cache,
+        where the token takes another's room.
         """
         queued: i64 = self.unstarted + len(self.planner) + self.other_requests
         decoding: i64 = len(self.under_way) - self.unstarted
@@ -149,7 +149,7 @@ class Replica:
     def added_tokens(self, request: PendingRequest, key: bytes) -> i64:
         """Return the prompt tokens that a request adds to its work, at least 1.  O(shared part).
 
-        A prefix adds nothing if it is cached, or if a request that waits for it has it, too.
+        A prefix adds nothing if it is cached, or if another request that waits here has it.
         """
         cold = self.cold_tokens(request, key)
         shared: i64 = self.planner.shared_symbols(key, request.namespace)
@@ -232,7 +232,7 @@ class Replica:
         self.losses += 1
 
     def _let_go(self, ticket: Ticket) -> None:
-        """Note a prompt that neither waits nor is sent here any more.  O(shared part)."""
+        """Note a prompt that is no longer waiting or under way here.  O(shared part)."""
         key, namespace = ticket.key, ticket.request.namespace
         if self.planner.shared_symbols(key, namespace) > self.view.remembered(key, namespace):
             self.losses += 1
@@ -243,7 +243,7 @@ class Replica:
         self.unstarted_tokens -= ticket.work
 
     def check(self, tickets: dict[str, Ticket]) -> None:
-        """Verify that each request is here only, and each sum is that of its parts; `AssertionError`."""
+        """Verify that each request is only here, and that each sum is right; `AssertionError`."""
         queue = [tickets[request.request_id] for request in self.planner.requests()]
         for ticket in queue:
             assert ticket.replica is self and not ticket.sent, "a request waits where it is not"

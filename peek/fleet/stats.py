@@ -19,13 +19,13 @@ class FleetStats:
     Attributes:
         added: requests that came in and were not refused.
         refused: requests that found the queue full.
-        sticky: requests that went to a replica that had or expected half of their prompt or more.
+        sticky: requests that went to a replica that had, or was about to have, at least half of their prompt.
         dispatched: times a request was sent to a replica; one that was requeued counts again.
         finished: requests that were answered.
         cancelled: requests that were given up, waiting or under way.
         requeued: requests that came back from a replica that was lost.
-        moved: waiting requests that lost their home, since it left or was lost.
-        sessions_moved: turns of a session that went elsewhere than the turn before.
+        moved: waiting requests that lost their home because it left or was lost.
+        sessions_moved: turns of a session that went to another replica than the turn before.
         steals: times an idle replica took over requests of another.
         stolen: requests taken over.
     """

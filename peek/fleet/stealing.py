@@ -3,9 +3,9 @@
 The prompts that wait for the victim form a tree.  If the thief takes a whole branch near the root, hardly
 anything is computed twice.  If it takes a part of a branch, it computes the prefix that leads there once
 more.  So the search begins with the branches below the root and takes those that fit, fewest tokens computed
-twice first.  Where none fits, it goes on below the largest branch, and so on down to single requests.
+twice first.  If none fits, it goes on below the largest branch, and so on down to single requests.
 
-A search looks at all that waits for the victim, so what a fruitless one has found is kept (`Looks`).
+A search looks at all requests that wait for the victim, so the result of a fruitless one is kept (`Looks`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Branch:
         self, node: Node | None, request: PendingRequest | None, own_tokens: i64, path_tokens: i64
     ) -> None:
         self.node = node  # the tree node that all of them pass
-        self.request = request  # one request that ends where the branch hangs, which then has no node
+        self.request = request  # if there is no node: the one request, which ends at the branch's parent
         self.victim_tokens: i64 = own_tokens  # own tokens that the victim would still have to compute
         self.thief_tokens: i64 = own_tokens
         self.path_tokens: i64 = path_tokens  # tokens that the thief lacks of the prefix that leads there
-        self.edge_tokens: i64 = 0  # and of the first edge
-        self.victim_cursor: object = None  # its view's cursor behind that edge; None if it lacks a part
+        self.edge_tokens: i64 = 0  # tokens that it lacks of the first edge
+        self.victim_cursor: object = None  # its view's cursor after that edge; None if it lacks a part of it
         self.thief_cursor: object = None
 
 
@@ -47,9 +47,9 @@ class Branch:
 class Raid:
     """Chooses the requests that `thief` takes from `victim`; `tickets` are all requests by id.
 
-    The thief takes no more than half of the work that the victim has more, so neither ends later than the
-    victim would have alone; from a paused one, whatever there is.  Tokens that are computed twice count with
-    the thief's `weight`, but not where it idles and the victim has no seat free: waiting costs no tokens.
+    The thief takes at most half of the difference in work, so neither ends later than the victim would have
+    alone.  From a paused victim it takes everything.  Tokens that are computed twice count with the thief's
+    `weight`.  If it is idle and the victim has no free seat, they cost nothing, and one request always fits.
     """
 
     def __init__(self, victim: Replica, thief: Replica, tickets: dict[str, Ticket]) -> None:
@@ -64,7 +64,7 @@ class Raid:
         self._serial: i64 = 0
         self._work: dict[int, int] = {}  # by `uid`, see `work_below`
         self.taken: list[str] = []
-        self.least: float = inf  # the lowest price of what was not taken, tokens
+        self.least: float = inf  # the lowest price of a branch or request not taken, tokens
 
     def choose(self) -> list[str]:
         """Return the requests to take, often none.  O(n), a call into each view per branch, and sorting."""
@@ -153,17 +153,17 @@ class Raid:
 
 @final
 class Look:
-    """What a thief has found at a victim, where each branch and request cost more than there was to gain.
+    """The result of a fruitless search: each branch and request cost the thief more than there was to gain.
 
-    Prices fall only in the ways that `Looks` looks for, and with the thief's weight: not below the part that
-    the weight is of the earlier one.
+    Prices fall only in the ways that `Looks` checks, and with the thief's weight: then by no larger factor
+    than the weight itself.
     """
 
     __slots__ = ("changes", "least", "losses", "newest", "weight")
 
     def __init__(self, victim: Replica, thief: Replica, least: float) -> None:
         self.least: float = least  # the lowest price, tokens
-        self.weight: float = thief.weight(0.0)  # in that price
+        self.weight: float = thief.weight(0.0)  # used in that price
         self.losses: i64 = victim.losses
         self.changes: i64 = thief.view.changes
         newest = next(victim.planner.newest(), None)
@@ -172,23 +172,23 @@ class Look:
 
 @final
 class Looks:
-    """Finds what is worth taking over, and searches only where that may have changed since the last search.
+    """Finds requests worth taking over, and searches only if the result may differ from the last search's.
 
-    Nothing has become worth it as long as all of these hold: the budget is below the lowest price that was
-    found; no new request at the victim costs less; the thief got no prompt that has more in common with one
-    that waits there; and the victim lost none.  What a cache drops by itself counts from the next search on,
-    and what a cache with a view of its own takes up, from the end of a request there.
+    Nothing has become worth taking as long as all of these hold: the budget is below the lowest price that
+    was found; no new request at the victim costs less; the thief got no prompt that shares more with one that
+    waits there; and the victim lost no prompt.  What a cache drops by itself counts from the next search on;
+    what a cache with a view of its own takes up counts once a request has ended there.
     """
 
     def __init__(self, tickets: dict[str, Ticket]) -> None:
         self._tickets = tickets
-        # The last fruitless search by numbers of thief and victim.
+        # The last fruitless search, by numbers of thief and victim.
         self._by_thief: dict[int, dict[int, Look]] = {}
 
     def worth_taking(self, victim: Replica, thief: Replica) -> list[str]:
         """Return the ids of the requests that `thief` is to take from `victim`; often none.
 
-        The cost of `Raid.choose`; where nothing has become worth it, O(k) for each request and prompt since.
+        The cost of `Raid.choose`; if nothing has become worth it, O(k) for each new request and prompt.
         """
         if not needs_seats(victim, thief):
             most = budget(victim, thief)
@@ -201,7 +201,7 @@ class Looks:
         return taken
 
     def _still_dear(self, victim: Replica, thief: Replica, most: float) -> bool:
-        """Whether all that waits for the victim is known to cost more than `most`."""
+        """Whether every request that waits for the victim is known to cost more than `most`."""
         look = self._by_thief.get(thief.number, {}).get(victim.number)
         if look is None or look.losses != victim.losses:
             return False
@@ -226,7 +226,7 @@ class Looks:
         return most < look.least * part
 
     def renew(self, thief: Replica) -> None:
-        """Search anew for a thief: its engine may have told of more than came by the fleet.  O(1)."""
+        """Search again for a thief: its engine may have reported more prompts than the fleet sent.  O(1)."""
         self._by_thief.pop(thief.number, None)
 
     def drop(self, replica: Replica) -> None:
@@ -237,13 +237,13 @@ class Looks:
 
 
 def weighed(thief_tokens: i64, victim_tokens: i64, weight: float) -> float:
-    """Price of requests, in tokens: those that are computed twice count with a weight.  O(1)."""
+    """Price of requests, in tokens: tokens that are computed twice count with a weight.  O(1)."""
     twice = max(0, thief_tokens - victim_tokens)
     return float(thief_tokens) + (weight - 1.0) * float(twice)
 
 
 def budget(victim: Replica, thief: Replica) -> float:
-    """Half of the work that the victim has more, in tokens of the thief; no limit if paused.  O(1)."""
+    """Half of the difference in work, in tokens of the thief; no limit if the victim is paused.  O(1)."""
     if not victim.accepting:
         return inf
     return (victim.backlog - thief.backlog) / 2.0 * thief.speed
@@ -260,7 +260,7 @@ def _extra_work(branch: Branch) -> tuple[float, int]:
 
 
 def _step(view: Any, cursor: object, segment: memoryview, depth: i64) -> tuple[i64, object]:
-    """Symbols of an edge that a view holds, and its cursor behind them; None if not the whole edge."""
+    """Number of an edge's symbols that a view holds, and its cursor after the edge; None if not all."""
     if cursor is None:
         return 0, None
     held: i64 = 0
@@ -269,7 +269,7 @@ def _step(view: Any, cursor: object, segment: memoryview, depth: i64) -> tuple[i
 
 
 def work_below(root: Node, tickets: dict[str, Ticket], unit_tokens: i64) -> dict[int, int]:
-    """By `uid`, tokens on a node's edge and below it, each edge once, for all nodes of a root.  O(n)."""
+    """Tokens on a node's edge and below it, each edge once, by `uid` for all nodes of a root.  O(n)."""
     nodes: list[Node] = []
     work: dict[int, int] = {}
     node: Node | None = root

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 EVENT_NODE: Final = -1  # `EventView.node_id` of every cursor: a fleet evicts nothing, and 0 is no node
-_BEHIND: Final = object()  # as a cursor in `ReplicaView`: this view holds less of the path than the other
+_BEHIND: Final = object()  # a cursor in `ReplicaView`: this view holds less of the path than the other
 MOST_NOTED: Final = 256  # changes that the planner can catch up with; after more it walks the whole queue
-MOST_NOTED_BYTES: Final = 2**20  # of the keys among these: some long prompts, as all replicas keep so many
+MOST_NOTED_BYTES: Final = 2**20  # of keys among these: a few long prompts, as every replica keeps as many
 
 
 def _check_sizes(capacity: int, unit_tokens: int) -> None:
@@ -34,7 +34,7 @@ def _check_sizes(capacity: int, unit_tokens: int) -> None:
 
 
 def own_symbols(tree: PendingTree, request_id: str) -> i64:
-    """Return the number of symbols that no other prompt of a tree has.  O(1)."""
+    """Return the number of a prompt's symbols that no other prompt of the tree has.  O(1)."""
     leaf = tree.leaf(request_id)
     parent = leaf.parent
     assert parent is not None
@@ -64,7 +64,7 @@ class RoutedHistory:
         self.symbols: i64 = 0
         """Symbols held, with symbols that prompts share counted once."""
         self.full: bool = False
-        """Whether a prompt had to go: a new one takes another's room."""
+        """Whether a prompt had to be dropped, so that a new one takes another's room."""
         self.tree = PendingTree()
         self._view = TreeView(self.tree, unit_tokens)
         self._newest: OrderedDict[str, None] = OrderedDict()
@@ -127,11 +127,11 @@ class RoutedHistory:
 class ReplicaView:
     """`CacheView` in which a prefix counts as held if the cache or a prompt on its way has it.
 
-    Placement asks `held`; only the planner of the replica walks the view.  If the cache is guessed, or tells
-    a `version`, the view tells which prompts came in since the last walk (`inserted_since`).  A walk then
-    looks only along these prompts and at what was held before.
+    Placement asks `held`; only the planner of the replica walks the view.  If the cache is guessed or has a
+    `version`, the view tells which prompts came in since the last walk (`inserted_since`).  A walk then looks
+    only along these prompts and at what was held before.
 
-    `told` is the replica's cache, as it is or as it was some seconds ago, None to guess it; `capacity` is the
+    `told` is the replica's cache, as it is or was some seconds ago, None to guess it; `capacity` is the
     number of symbols that it has room for.
     """
 
@@ -145,8 +145,8 @@ class ReplicaView:
         self.guesses: bool = told is None
         self._cache: Any = self.history if told is None else told
         self._queued = TreeView(self.coming, unit_tokens)
-        # Prompts that came in, oldest first, each with the number of its symbols that were here before; an
-        # entry with an empty key says that some may have gone.
+        # Prompts that came in, oldest first, each with the number of its symbols that were here before.  An
+        # entry with an empty key says that prompts may have gone.
         self._log: list[tuple[str, bytes, i64]] = []
         self._log_bytes: i64 = 0
         self._forgotten: i64 = 0  # number of entries that were cut off at the beginning of the log
@@ -156,7 +156,7 @@ class ReplicaView:
     # -- events of the replica -----------------------------------------------------------------------
 
     def send(self, request_id: str, key: bytes, namespace: str, held: i64 = 0) -> None:
-        """Note that a prompt was sent to the replica, which `held` so many of its symbols.  O(len(key))."""
+        """Note that a prompt was sent to the replica, which had `held` symbols of it.  O(len(key))."""
         self.coming.insert(request_id, key, namespace)
         self.under_way.insert(request_id, key, namespace)
         self.pinned += own_symbols(self.under_way, request_id)
@@ -166,7 +166,7 @@ class ReplicaView:
         """Note that a prompt that was sent is computed.  O(len(key))."""
         self.coming.remove(request_id)
         self.history.note(request_id, key, namespace)
-        self._note("", b"", 0)  # it was on its way, and so held, before
+        self._note("", b"", 0)  # the prompt itself is no news: it was held while it was on its way
 
     def end(self, request_id: str) -> None:
         """Note that a request that was sent has ended, or was given up.  O(depth)."""
@@ -208,7 +208,7 @@ class ReplicaView:
         return max(self.coming.shared_symbols(key, namespace), checked_step(cached, len(segment))[0])
 
     def remembered(self, key: bytes, namespace: str) -> i64:
-        """Symbols of a packed prompt that a prompt sent here has, and was not forgotten.  O(shared part)."""
+        """Symbols that a packed prompt shares with a prompt sent here and not forgotten.  O(shared part)."""
         coming = self.coming.shared_symbols(key, namespace)
         return max(coming, self.history.tree.shared_symbols(key, namespace))
 
@@ -218,7 +218,7 @@ class ReplicaView:
         return len(self.history) + len(self.coming)
 
     def askers(self, key: bytes, namespace: str) -> i64:
-        """Return how many prompts share half of what is here of a key, or more.  O(shared part + depth)."""
+        """Return how many prompts share at least half of what is here of a key.  O(shared part + depth)."""
         longest: i64 = 0
         places: list[tuple[i64, Node]] = []
         for tree in (self.history.tree, self.coming):
@@ -239,7 +239,7 @@ class ReplicaView:
 
     @property
     def version(self) -> object:
-        """A value that changes whenever an answer of `advance` could; None if the cache does not tell."""
+        """A value that changes whenever an answer of `advance` could; None if the cache has no version."""
         if self.guesses:
             return (self.changes, 0)
         told: object = getattr(self._cache, "version", None)
@@ -271,7 +271,7 @@ class ReplicaView:
         return namespace  # `advance` looks up the roots, so that this cursor outlasts any change
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """Return the longer of the two answers; the view that holds less is not asked further down."""
+        """Return the longer of the two answers; the view that holds less is not asked again below."""
         if isinstance(cursor, str):
             cache: object = self._cache.root(cursor)
             coming: object = self._queued.root(cursor)
@@ -295,34 +295,34 @@ class ReplicaView:
 
 # -- events -------------------------------------------------------------------------------------------
 #
-# vLLM and SGLang tell of each block that they store or remove, by a hash that stands for the block and all
-# blocks before it.  They also tell the tokens of stored blocks.  Blocks stored one behind the other make a
-# `Run`, so that a prompt is compared with one run and not block by block.  Other prompts branch off at any
-# block of a run; a `Fork` holds the runs behind one block.  A block whose parent is missing is kept, and
-# matches nothing until the parent is told.  Engines find blocks by hash, so the parent was there all along.
+# vLLM and SGLang report each block that they store or remove, by a hash that stands for the block and all
+# blocks before it.  They also report the tokens of stored blocks.  Consecutive blocks make a `Run`, so that a
+# prompt is compared with one run and not block by block.  Other prompts branch off at any block of a run; a
+# `Fork` holds the runs after one block.  A block whose parent is not known is kept, and matches nothing until
+# the parent is reported.  Engines find blocks by hash, so the block is of use again then.
 
 
 @final
 class Run:
-    """Consecutive blocks of one prompt, stored behind the block of a hash, or a namespace: `before`."""
+    """Consecutive blocks of one prompt; `before` is the hash of the block before them, or a namespace."""
 
     __slots__ = ("before", "hashes", "symbols")
 
     def __init__(self, before: object, symbols: bytes) -> None:
-        self.before: Any = before  # as the hashes: numpy's comparisons are no native bools
+        self.before: Any = before  # Any, like the hashes: numpy's comparisons give no native bools
         self.hashes: list[Any] = []
-        self.symbols = symbols  # of the blocks, packed; those behind the last block do not count
+        self.symbols = symbols  # of the blocks, packed; those after the last block do not count
 
 
 @final
 class Fork:
-    """The runs behind one block, by their first blocks."""
+    """The runs after one block, by their first blocks."""
 
     __slots__ = ("_firsts", "runs")
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Run] = {}
-        # Sorted: the first block that shares most with a given block is one of its two neighbours.
+        # Sorted, because the first block that shares most with given symbols is next to their place.
         self._firsts: list[bytes] = []
 
     def put(self, first: bytes, run: Run) -> None:
@@ -352,7 +352,7 @@ class Fork:
 
 @final
 class Spot:
-    """A cursor: behind `at` bytes of a run, None at the beginning, and `rest` of one more block."""
+    """A cursor: after `at` bytes of a run (None at the beginning) and `rest`, a part of one more block."""
 
     __slots__ = ("at", "namespace", "rest", "run")
 
@@ -369,11 +369,11 @@ class EventView:
 
     A hash is an int or bytes and names one content.  If a publisher gives two contents one hash, or one
     content two hashes, the answers hold for one of the two.  All blocks have the size of the first; others
-    are ignored.  Answers are in single symbols: where the last block matches in part, the engine finds the
+    are ignored.  Answers are in single symbols: if the last block matches in part, the engine finds only the
     whole blocks before it.
 
-    Memory: about 100 bytes and the symbols of a block, for at most `capacity` symbols.  A replica cannot have
-    more.  If news of removals was lost, the runs that have grown least recently are dropped.
+    Memory: per block about 100 bytes and its symbols, for at most `capacity` symbols.  A replica cannot have
+    more.  If reports of removals were lost, the runs that have grown least recently are dropped.
 
     Args:
         capacity: symbols that the replica's cache has room for, 0 .. 2**60.
@@ -390,11 +390,11 @@ class EventView:
         self.version: i64 = 0
         """Grows when an answer of `advance` may have changed."""
         self.ignored: i64 = 0
-        """Number of blocks of another size than the first, which were left out."""
+        """Number of blocks that were left out because their size is not that of the first."""
         self._block_bytes: i64 = 0
         self._run_of: dict[object, Run] = {}
-        self._copies: dict[object, int] = {}  # by hash: copies of a block besides the first, where any
-        self._forks: dict[object, Fork] = {}  # by hash or namespace: the runs stored behind it
+        self._copies: dict[object, int] = {}  # by hash: copies of a block besides the first, if any
+        self._forks: dict[object, Fork] = {}  # by hash or namespace: the runs stored after it
         self._runs: OrderedDict[Run, None] = OrderedDict()  # all runs, the one that grew last at the end
 
     def __len__(self) -> int:
@@ -406,13 +406,13 @@ class EventView:
     def stored(self, hashes: list[object], parent: object, symbols: bytes, namespace: str = "") -> None:
         """Note that the engine has stored consecutive blocks.  O(len(symbols) + the run it extends).
 
-        A block that is there already counts as one copy more.
+        A block that is there already counts as one more copy.
 
         Args:
             hashes: the hashes of the blocks.
             parent: hash of the block before them; None if a prompt begins with them.
             symbols: the symbols of the blocks, packed; the same number for each block.
-            namespace: if `parent` is None, what keeps equal prompts apart.
+            namespace: what keeps equal prompts apart; used if `parent` is None.
 
         Raises `InvalidKey`, having changed nothing, if the symbols do not fill the blocks.
         """
@@ -465,7 +465,7 @@ class EventView:
         A block with several copies stays; unknown blocks are ignored.
         """
         at: i64 = len(hashes) - 1
-        while at >= 0:  # from the end: SGLang tells a node's pages in the order of the prompt
+        while at >= 0:  # from the end: SGLang reports a node's pages in the order of the prompt
             block = hashes[at]
             at -= 1
             copies = self._copies.get(block, 0)
@@ -486,7 +486,7 @@ class EventView:
             self._detach(run)
 
     def _cut_behind(self, run: Run, block: object) -> None:
-        """Make a run of its own of the blocks that a run has behind `block`."""
+        """Make the blocks of a run after `block` a run of their own."""
         width = self._block_bytes
         keep: i64 = run.hashes.index(block) + 1
         rest = Run(block, run.symbols[keep * width : len(run.hashes) * width])
@@ -498,7 +498,7 @@ class EventView:
         self._runs[rest] = None
 
     def _detach(self, run: Run) -> None:
-        """Forget a run that has no block left."""
+        """Forget a run without blocks."""
         fork = self._forks.get(run.before)
         if fork is not None:
             fork.drop(run.symbols[: self._block_bytes], run)
@@ -532,7 +532,7 @@ class EventView:
         return Spot(namespace, None, 0, b"")
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """Follow `segment` from `cursor`.  O(shared part), and O(log runs) at the fork behind each run."""
+        """Follow `segment` from `cursor`.  O(shared part), and O(log runs) at the fork after each run."""
         assert isinstance(cursor, Spot)
         width = self._block_bytes
         text = edge_bytes(segment)
