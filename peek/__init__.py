@@ -1,6 +1,6 @@
 """Queue-informed scheduling and eviction for LLM serving engines.
 
-This module holds the public names only.  `peek.adapters`, which it does not import, connects engines.
+This module holds only the public names.  `peek.adapters`, which it does not import, connects engines.
 """
 
 from peek import fleet, offline

@@ -1,7 +1,7 @@
 """The command `peek`, also as `python -m peek`.
 
-If the packages of the extra `cli` are missing, another distribution has overwritten or removed files of this
-one, or Ctrl-C comes while all this is imported, the command prints one line in place of a traceback.
+The command prints one line instead of a traceback if the packages of the extra `cli` are missing, if another
+distribution has overwritten or removed files of this one, or if Ctrl-C comes during the imports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> int:
             raise
         sys.stderr.write(f"peek: {reason}\n")
         return 1
-    except KeyboardInterrupt:  # before the command's own `main` can say it
+    except KeyboardInterrupt:  # too early for the command's own `main` to report it
         sys.stderr.write("peek: interrupted\n")
         return 130
     return command()

@@ -1,4 +1,4 @@
-"""Reads files that may be compressed by gzip, xz or Zstandard, of which the last may not be installed."""
+"""Reads files that may be compressed by gzip, xz or Zstandard; the last needs a package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 from peek.errors import needs
 
 _BYTES: Final = 1024
-"""Bytes of an archive that are unpacked at once: to 32 MiB at most."""
+"""Bytes of an archive that are unpacked at once; they become 32 MiB at most."""
 
 _KINDS: Final = {  # by ending of the name: the kind and the first bytes of its content
     ".gz": ("gzip", b"\x1f\x8b"),
@@ -23,10 +23,10 @@ _KINDS: Final = {  # by ending of the name: the kind and the first bytes of its 
 
 
 def unpacked(raw: IO[bytes], path: Path) -> tuple[str, Any]:
-    """Return how a file is compressed, "" for not at all, and the binary stream of what it holds.
+    """Return how a file is compressed ("" for not at all) and the binary stream of its content.
 
-    Content counts before the name.  `MissingExtra` for Zstandard that is not installed; reading the stream
-    may raise one of `damage()`.  Nothing of `raw` is lost or closed; it need not be seekable.
+    Content counts before the name.  `MissingExtra` if Zstandard is needed and not installed; reading the
+    stream may raise one of `damage()`.  `raw` need not be seekable; none of it is lost, and it stays open.
     """
     stream: Any = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
     start = stream.peek(6)
@@ -43,9 +43,9 @@ def unpacked(raw: IO[bytes], path: Path) -> tuple[str, Any]:
 
 
 class _Frames(io.RawIOBase):
-    """Frames of Zstandard, one after the other; `EOFError` where the last one is cut off.
+    """Frames of Zstandard, one after the other; `EOFError` if the last one is cut off.
 
-    `ZstdDecompressor.stream_reader` takes such an archive for a short one.
+    `ZstdDecompressor.stream_reader` would take a cut-off archive for a short one.
     """
 
     def __init__(self, packed: Any, decompressor: Any) -> None:

@@ -1,6 +1,6 @@
 """Settings of one planner, and their one text form.
 
-A `PeekConfig` is a policy with its options, an eviction, and lanes where a published policy has them.  Three
+A `PeekConfig` is a policy with its options, an eviction, and lanes if a published policy has them.  Three
 spellings mean the same wherever a policy is named (environment, engine options, command line, docs):
 
     peek:mean_bias=0.5,tenant_lead=1e5          text: a label, `:`, options; `str(config)` gives it back
@@ -31,7 +31,7 @@ LANES = ("cycle", "work")
 EVICTIONS = ("lru", *MODES)
 
 _ADAPTERS_OWN: Final = ("in_flight_gate", "strict")
-"""Names that look like options but state facts about engine or driver: arguments of `Planner`."""
+"""Names that look like options but state facts about engine or driver; they are arguments of `Planner`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LaneOptions:
             uncached tokens that were really admitted).
         fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
         dynamic_share: let the share follow the queue.
-        slo_s: seconds of waiting at which a singleton's age pressure is full.
+        slo_s: seconds that a singleton has waited when its age pressure is 1.
     """
 
     lanes: str
@@ -71,7 +71,7 @@ class PeekConfig:
         policy: one of `POLICIES`, `module:Class`, or a name in the entry-point group `peek.policies`.
         options: an instance of the policy's `Options`; a mapping of option names to values is made one.
         lanes: what merges the policy's order with a fair one; None for none.
-        eviction: "lru" leaves eviction to the engine, else a mode of `DemandEviction`.
+        eviction: "lru" leaves eviction to the engine; any other value is a mode of `DemandEviction`.
 
     Raises `InvalidConfig` for an unknown name or an invalid value; the message lists what is valid.
     """
@@ -109,8 +109,8 @@ class PeekConfig:
         """Make the settings that a text means, `LABEL` or `LABEL:option=value,...`.
 
         A label is one of `PRESETS`, or a policy by name: one of `POLICIES`, `module:Class`, or an entry point
-        in the group `peek.policies`.  A `+` and the eviction may follow: `lru`, the engine's own, or `pe`,
-        demand eviction; without one it is `lru`.  The options are those of `from_dict`.
+        in the group `peek.policies`.  A policy's name may be followed by `+lru` (the engine's own eviction,
+        the default) or `+pe` (demand eviction).  The options are those of `from_dict`.
 
         >>> PeekConfig.from_label("peek:mean_bias=0.5").options.mean_bias
         0.5
@@ -140,7 +140,7 @@ class PeekConfig:
 
         The other options are `eviction`, those of `LaneOptions`, and those of the policy.  Raises
         `InvalidConfig` for an option that this policy does not have.  The message lists the options that it
-        has, and those in `beside`, which the caller takes itself.
+        has, and those in `beside`, which the caller handles itself.
         """
         label = options.get("policy", "peek")
         if not isinstance(label, str):
@@ -166,8 +166,8 @@ class PeekConfig:
     def from_env(cls, environ: Mapping[str, str]) -> PeekConfig:
         """Make the settings from `PEEK_POLICY` or the paper's `PEEK_ONLINE_*` variables; others are ignored.
 
-        With none of these set it is the stock configuration (`is_stock`).  An unknown `PEEK_ONLINE_*` name is
-        an error, since a typing mistake would otherwise silently measure the stock engine.
+        If none of these is set, it is the stock configuration (`is_stock`).  An unknown `PEEK_ONLINE_*` name
+        is an error, because with a typing mistake one would otherwise measure the stock engine unawares.
         """
         unknown = [name for name in environ if name.startswith("PEEK_ONLINE_") and name not in VARIABLES]
         if unknown:
@@ -184,7 +184,7 @@ class PeekConfig:
         return _from_flags(environ)
 
     def as_dict(self) -> dict[str, Any]:
-        """Every option in force, by name; `from_dict` takes it back."""
+        """Every option in force, by name; `from_dict` reads it back."""
         lanes = {} if self.lanes is None else vars(self.lanes)
         return {"policy": self.policy, **asdict(self.options), **lanes, "eviction": self.eviction}
 
@@ -206,7 +206,7 @@ class PeekConfig:
 
     @property
     def is_stock(self) -> bool:
-        """Whether the engine's own order and eviction are left alone."""
+        """Whether the engine keeps its own order and eviction."""
         return self.policy == "fcfs" and self.lanes is None and self.eviction == "lru"
 
     @property
@@ -263,7 +263,7 @@ def _unknown(base: PeekConfig, name: str, beside: Sequence[str]) -> str:
 
 
 def _parsed_options(label: str, text: str) -> dict[str, Any]:
-    """Parse options from `name=value,...`; a value that is no JSON is a text."""
+    """Parse options from `name=value,...`; a value that is no JSON is taken as text."""
     found: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -290,7 +290,7 @@ _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "in
 
 def text_of(value: object) -> str:
     """The text form of an option's value."""
-    if isinstance(value, str):  # in quotes where it would be taken for something else
+    if isinstance(value, str):  # in quotes if it would be read as something else
         return value if _value(value) == value else json.dumps(value)
     for text, meaning in _WORDS.items():
         if value is meaning:
@@ -299,7 +299,7 @@ def text_of(value: object) -> str:
 
 
 def _inside_label(value: object) -> str:
-    """`text_of` without `,` and `:`, which end an option and a label: JSON has another spelling of them."""
+    """`text_of` without `,` and `:`, which end an option and a label; JSON can write them otherwise."""
     if isinstance(value, str) and value.translate(_SEPARATORS) != value:
         return json.dumps(value).translate(_SEPARATORS)
     return text_of(value)

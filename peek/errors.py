@@ -1,7 +1,7 @@
 """Errors of the library, split by whose fault they are.
 
-Every error of this library is a `PeekError`.  Each leaf is also the built-in error that a caller would expect
-(`ValueError`, `KeyError`, ...), so code that never heard of `peek` still handles it.
+Every error of this library is a `PeekError`.  Each concrete one is also the built-in error that callers would
+expect (`ValueError`, `KeyError`, ...), so code that knows nothing of `peek` still handles it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PolicyFault(PeekError, RuntimeError):
 
 
 class PlannerBusy(PeekError, RuntimeError):
-    """A planner or tree was called during another of its calls, by a second thread, a policy or a view."""
+    """A planner or tree was called during another call, by a second thread, a policy or a view."""
 
 
 class WorkloadError(PeekError, ValueError):
@@ -61,7 +61,7 @@ class WorkloadError(PeekError, ValueError):
 
 
 class MissingExtra(PeekError, ImportError):
-    """An optional package that a job needs is not installed."""
+    """An optional package that the caller's task needs is not installed."""
 
 
 def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
@@ -70,7 +70,7 @@ def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
 
 
 def a_kind(value: object) -> str:
-    """Return the name of a value's type after its article, for a message: `an int`."""
+    """Return the name of a value's type with its article, for a message: `an int`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 

@@ -1,3 +1,3 @@
-"""`i64`, a whole number of 64 bits in compiled code; to type checkers (`native.pyi`) it is `int`."""
+"""`i64`, a 64-bit integer in compiled code; type checkers (`native.pyi`) see `int`."""
 
 from mypy_extensions import i64 as i64

@@ -1,8 +1,8 @@
 """What an engine must offer to be driven by a `Planner`.
 
-Three protocols, four members each at most.  They are structural: an engine object satisfies them by having
-the members, no inheritance needed.  This module is never compiled, because protocols that are checked at run
-time must stay ordinary Python classes.
+There are three protocols, with four members at most.  They are structural: an engine object satisfies them by
+having the members, without inheritance.  This module is never compiled, because protocols that are checked at
+run time must stay ordinary Python classes.
 
 A *symbol* is one unit of the engine's cache: a token, a page of tokens, or an interned block hash.
 `unit_tokens` says how many tokens one symbol stands for.
@@ -38,32 +38,31 @@ class CacheView(Protocol):
     - Keep smaller symbols and declare the attribute `block_symbols`, the symbols per block (8 above).
 
     It matters because waiting prompts part ways at any symbol.  Say 24 symbols of a prompt are cached, and
-    another prompt shares the first 18 of them.  `advance` is then asked for the first 18, of which such a
-    cache holds 16.  With `block_symbols = 8` the next question starts there: at the other 2 symbols and those
-    that follow in the cached prompt.  8 of these are cached, 24 in all.  Without the attribute the answer
-    would be 16, so a walk that notices a cache of this kind raises `InvalidCache` instead.
+    another prompt shares the first 18 of them.  `advance` is then asked about the first 18, of which such a
+    cache holds 16.  With `block_symbols = 8` the next call starts after these 16: with the other 2 symbols
+    and those that follow in the cached prompt.  8 of them are cached, 24 in all.  Without the attribute the
+    result would be 16, so a walk that notices a cache of this kind raises `InvalidCache` instead.
 
     Optional members:
 
-    - `version`: changes whenever an answer of `advance` could change.  Walks between two changes only ask
-      about new requests.  Without it every walk asks anew.
+    - `version`: changes whenever an answer of `advance` could change.  Walks between two changes ask only
+      about new requests.  Without it every walk asks about all requests.
     - `changed_since(version) -> list[int] | None`: the symbols whose answers may differ from those at an
       earlier `version`; None if any symbol's may.  It is for chained keys, where a symbol stands for all
       symbols before it.  Walks then look at these symbols and at new requests only.
-    - `inserted_since(version) -> list[tuple[str, bytes]] | None`: the keys, packed int32 symbols with their
-      namespaces, that were put into the cache since an earlier `version`; None if not known.  Nothing else
-      may have come in, but anything may have gone.  Walks then look along these keys, at what was cached and
-      at new requests only.
-    - `keeps_since(version) -> bool`: used with `inserted_since`; whether the cache still holds all that it
-      held at that version, and cursors from then stand where they stood, also in entries that were split.
+    - `inserted_since(version) -> list[tuple[str, bytes]] | None`: the keys that were put into the cache since
+      an earlier `version`, each as a namespace and packed int32 symbols; None if not known.  Nothing else may
+      have come in, but anything may have gone.  Walks then look only along these keys, at what was cached and
+      at new requests.
+    - `keeps_since(version) -> bool`: used with `inserted_since`.  Whether the cache still holds all that it
+      held at that version, and cursors from then still mark the same places, also in entries that were split.
       Walks then go on from these cursors and skip what was cached.
-    - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
-    - `lone_requests`: number of waiting requests that, as the cache knows, share with no other request and
-      hit nothing.  Where that is all of them, nothing is walked.
-    - `worth(cursor, matched) -> int`: what `matched` symbols up to `cursor` save, in tokens, 0 .. matched *
-      unit_tokens.  For caches where a cached token is not always worth a whole one (on the host, say).  Its
-      answers may change where those of `advance` do not, so a walk asks about every edge
-      again.
+    - `block_symbols`: symbols per block, if the cache matches only whole blocks, at least 1; see above.
+    - `lone_requests`: number of waiting requests that share with no other request and hit nothing, as far as
+      the cache knows.  If that is all of them, nothing is walked.
+    - `worth(cursor, matched) -> int`: tokens that `matched` symbols up to `cursor` save, 0 .. matched *
+      unit_tokens.  For caches in which a cached token is not always worth a whole one (on the host, say).
+      Its answers may change while those of `advance` do not, so a walk asks about every edge again.
     """
 
     if TYPE_CHECKING:  # to read: a property will do
@@ -75,22 +74,22 @@ class CacheView(Protocol):
         """Tokens per symbol, at least 1."""
 
     def root(self, namespace: str) -> object:
-        """Return the cursor in front of the first symbol of `namespace`."""
+        """Return the cursor before the first symbol of `namespace`."""
         ...
 
     def advance(self, cursor: Any, segment: memoryview, offset: int) -> tuple[int, object]:
         """Follow `segment` (int32 symbols of one pending edge) from `cursor`.
 
         `offset` is the absolute position of the segment's first symbol.  Returns a tuple: how many leading
-        symbols the cache holds (0 .. len(segment)), and the cursor behind the last of them.
+        symbols the cache holds (0 .. len(segment)), and the cursor after the last of them.
         """
         ...
 
     def node_id(self, cursor: Any) -> int:
-        """Return the cache node or block that holds the symbol in front of `cursor`; for demand marks.
+        """Return the cache node or block that holds the symbol before `cursor`; for demand marks.
 
-        An engine that evicts asks for scores while its cache changes, so the cursor may be one of the last
-        walk whose entry has gone since.
+        An engine that evicts asks for scores while its cache changes, so the cursor may be one from the last
+        walk whose entry is gone.
         """
         ...
 
@@ -99,13 +98,13 @@ class CacheView(Protocol):
 class CacheTree(CacheView, Protocol):
     """A cache whose entries form a tree with several symbols per entry (a radix cache).
 
-    Its one additional member lets demand marks reach the inner nodes that an edge passes through.
+    Its one additional member lets demand marks reach the inner nodes that an edge passes.
     """
 
     def parent_id(self, node_id: int) -> int:
-        """Return the parent of a cache node; 0 for a root, and where the parent is a root without symbols.
+        """Return the parent of a cache node; 0 for a root, and if the parent is a root without symbols.
 
-        0 also for a node that has gone since the last walk.
+        0 also for a node that is gone since the last walk.
         """
         ...
 
@@ -115,17 +114,17 @@ class WaitingQueue(Protocol):
     """The engine's waiting queue, as `Planner.cycle` needs it."""
 
     def waiting_ids(self) -> Iterable[str]:
-        """Return the ids of all waiting requests in the engine's present order."""
+        """Return the ids of all waiting requests in the engine's current order."""
         ...
 
     def translate(self, request_id: str) -> PendingRequest:
-        """Translate a request, by the same id, that arrived since the last cycle; called once per arrival."""
+        """Translate a request that arrived since the last cycle, keeping its id; called once per arrival."""
         ...
 
     def uncached_tokens(self, request_id: str) -> int:
-        """Return the prompt tokens that a request which left the queue was admitted to compute.
+        """Return the prompt tokens that an engine computes for a request that left the queue.
 
-        Negative when it was not admitted (aborted, withdrawn).
+        Negative if it was not admitted (aborted, withdrawn).
         """
         ...
 

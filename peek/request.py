@@ -1,7 +1,7 @@
 """A waiting request, translated once on arrival.
 
-`PendingRequest` is the only form in which the core sees an engine's request.  The caller gives its arguments.
-The planner writes its signals in every cycle, and policies read them.
+`PendingRequest` is the only form in which the core sees an engine's request.  The caller gives its arguments;
+the planner writes its signals in every cycle, and policies read them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _GIVEN: Final = (
 """The arguments of the constructor, which are attributes, too."""
 
 MAX_TOKENS: Final = 2**53
-"""More tokens than any request computes or generates; lanes count in floats, exact up to here."""
+"""More tokens than any request computes or generates; lanes count in floats, which are exact up to here."""
 
 
 @final
 class PendingRequest:
     """One waiting request and the signals that a policy orders it by.
 
-    It can be copied and pickled, whole, on either build.  Numbers may be numpy's.  `InvalidKey` for an
-    argument of a wrong type or out of range; an invalid key is refused by `PendingTree.add`.
+    Copies and pickles are complete on either build.  Numbers may be numpy's.  `InvalidKey` for an argument of
+    a wrong type or out of range; an invalid key is refused later, by `PendingTree.add`.
 
     Args:
         request_id: a str, unique among the waiting requests.
@@ -48,20 +48,20 @@ class PendingRequest:
             int64 vector.  The tree takes it over and drops the reference: no second copy.
         arrival_time: seconds on the caller's clock.
         namespace: a str, what keeps equal token sequences from sharing KV (LoRA, cache salt).
-        num_tokens: prompt length in tokens; 0 means `length * unit_tokens`.  Needed where the last tokens do
-            not fill a page or block and so are not part of the key.
-        tail: symbols of the prompt behind the key, left out because no waiting request can share them and the
-            cache cannot hold them while the key stands (see `PendingTree.extend`).
+        num_tokens: prompt length in tokens; 0 means `length * unit_tokens`.  Needed if the last tokens do not
+            fill a page or block, so that they are not part of the key.
+        tail: number of symbols of the prompt after the key.  They are left out because no waiting request can
+            share them and the cache cannot hold them while the key stands (see `PendingTree.extend`).
         tenant: a str, the name that the request is accounted to; "" if tenants are not told apart.
         heads: hashable names of the prompt's beginnings, shortest first, for learning answer lengths.  Needed
-            where equal symbols may mean something else later.  Otherwise the planner makes them for a policy
+            if equal symbols may mean something else later.  Otherwise the planner makes them for a policy
             that reads them.
         session: a str, the conversation or job that the request is a turn of; "" if not known.  The planner
             then infers it for a policy that reads `heads` (`peek.trie.continuations`).
         ttft_target_s: seconds after its arrival within which its first token is wanted; None for no target of
             its own.
 
-    Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
+    Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` only if the policy reads the tree:
         arrival_work: uncached tokens that the engine had admitted when the request arrived (HRRN's clock).
         sequence: rank of arrival (unique, ascending).
         length: symbols in the key, without the tail.
@@ -73,7 +73,7 @@ class PendingRequest:
             share: its id (0 for a singleton), depth in symbols, pending count.
         head: id of the tree node that holds the first theta symbols, 0 if the key is shorter.
         section: WARM / PIONEER / SIBLING, written by a policy that uses sections.
-        lane: the lane that picked the request in the last order, `NO_LANE` where none did.
+        lane: the lane that picked the request in the last order, `NO_LANE` if none did.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class PendingRequest:
         "session", "tail", "ttft_target_s", *_SIGNALS,
     )  # fmt: skip
 
-    # Compiled code checks `str` by itself, and its error names no argument: hence `object` for the texts.
+    # `object` for texts, because compiled code would check `str` itself and not name the argument.
     def __init__(
         self,
         request_id: object,
@@ -120,9 +120,9 @@ class PendingRequest:
         self.head: i64 = 0
         self.section: i64 = 0
         self.lane: i64 = NO_LANE
-        self.placed: i64 = 0  # the planner's number of the last order it was found in
+        self.placed: i64 = 0  # the planner's number of the last order that had it
 
-    # Read-only, because tree and accounts file a request under these: who changed one would lose it.
+    # Read-only, because tree and accounts file a request under these: a change would lose it.
 
     @property
     def request_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks of settings: seven functions that name the setting, the value and what is valid.
+"""Seven checks of settings; their errors name the setting, the value and what is valid.
 
 Each setting is checked in one place, next to its declaration, by one of these functions.
 """
@@ -32,7 +32,7 @@ def require_whole(name: str, value: object, least: int, most: int) -> None:
 
 
 def require_lead(name: str, value: object) -> None:
-    """Raise `InvalidConfig` unless `value` is a number, 0 or more, or infinity."""
+    """Raise `InvalidConfig` unless `value` is a number from 0 on, or infinity."""
     number = _finite(value)
     if value != inf and (number is None or number < 0.0):
         raise InvalidConfig(f"{name} is {value!r}; need a number from 0, or infinity")

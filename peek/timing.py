@@ -21,22 +21,22 @@ from peek.trie.dual_walk import DualWalk
 from peek.trie.pending_tree import PendingTree
 
 CLOCK: Final = thread_time
-"""Clock of all measurements: processor time of this thread, as wall time would count other processes."""
+"""Clock of all measurements: processor time of this thread, because wall time counts other processes."""
 
 NOW: Final = 1_000.0
-"""Time of each cycle in seconds, on the clock of the rig's arrivals and after all of them."""
+"""Time of each cycle in seconds, on the clock of the rig's arrivals and later than all of them."""
 
 VOCABULARY: Final = 150_000
 """Upper bound of random token ids, exclusive."""
 
 FEW_ROUNDS: Final = 5
-"""Rounds of a measurement that takes long, such as the offline order of all prompts."""
+"""Rounds of a slow measurement, such as the offline order of all prompts."""
 
 # -- rounds against the clock ---------------------------------------------------------------------------
 
 
 class Rounds:
-    """Times rounds of `action(*setup())`; neither `setup` nor a first round, which warms up, counts.
+    """Times rounds of `action(*setup())`, without `setup` and without a first round, which warms up.
 
     Attributes:
         times_s: time of each round so far, seconds.
@@ -177,7 +177,7 @@ CHANGES: Final[dict[str, Callable[[Rig], None]]] = {
     "one left, one came, cache changed": Rig.turn_over,
     "one came": Rig.one_arrival,
 }
-"""Changes between two plans, by what a row calls them."""
+"""Changes between two plans, by the name that a row gives them."""
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,10 @@ class Figure:
 
 
 class Bench:
-    """Measures the operations of `peek` on one queue, under the policy `label`, each in so many `rounds`.
+    """Measures the operations of `peek` on one queue, under the policy `label`, each in `rounds` rounds.
 
-    Of the packed prompts `keys` the last ones wait, `waiting` of them, and every second one before them is
-    in the cache.  `block_symbols` are those of a cache block, for the offline order.
+    The last `waiting` of the packed prompts `keys` wait, and every second one before them is in the cache.
+    `block_symbols` are those of a cache block, for the offline order.
     """
 
     def __init__(
