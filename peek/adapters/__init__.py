@@ -1,1 +1,1 @@
-"""Adapters wire the core into engines.  Each translates the engine's objects and is imported on its own."""
+"""Adapters connect the core to engines.  Each translates its engine's objects and is imported on its own."""

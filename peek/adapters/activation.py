@@ -25,24 +25,24 @@ OTHER_VARIABLES: Final = (
     "PEEK_REPLACE_SCHEDULE_POLICY",
     "PEEK_METRICS_DIR",
 )
-"""Variables of the build, of the tests, of SGLang only, and between processes, in this order."""
+"""Variables of the build, of the tests, for SGLang only, and from process to process, in this order."""
 
 MODES: Final = ("on", "off", "shadow")
 """on      the queue is in the planner's order
-shadow  everything is planned and counted, the queue stays in the engine's own order
+shadow  everything is planned and counted; the queue stays in the engine's own order
 off     the engine has its own objects back; nothing is planned"""
 
 TENANTS: Final = ("none", "namespace", "named")
 
 _MOST: Final = 1_000_000
-"""Upper bound of a whole-number option: a larger value is taken for a typing error, and could fill memory."""
+"""Upper bound of a whole-number option: a larger value is most likely a mistake, and could fill memory."""
 
 OFF: Final = "off"
 """Name of the policy that switches `peek` off."""
 _STOCK: Final = "fcfs+lru"
 
 _OF_TRACES: Final = ("trace_file", "trace_mib", "control_file", "control_every")
-"""Options that also count without a policy."""
+"""Options that count without a policy, too."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Settings:
         control_every: calls of the scheduler between two looks at that file.
         explain: number of admissions kept with the reason for their place (a sample is logged); 0 for none.
         tenants: the tenant of a request (option `tenant_lead`).  "none": one for all.  "namespace": its LoRA
-            adapter, extra key or cache salt.  "named": the one it names, behind a gateway that writes the
-            name itself.
+            adapter, extra key or cache salt.  "named": the one that it names; only behind a gateway that
+            writes the name itself.
         trace_file: where to write a trace of what is served, as salted hashes; "" for nowhere.
         trace_mib: most MiB that the trace may take.
     """
@@ -74,7 +74,7 @@ class Settings:
     trace_mib: int = 256
 
     def __post_init__(self) -> None:
-        self.config.build_policy()  # another author's module may name what is no policy
+        self.config.build_policy()  # fails now if another author's module names something that is no policy
         require_flag("strict", self.strict)
         require_one_of("mode", self.mode, MODES)
         _require_file_name("control_file", self.control_file)
@@ -119,7 +119,7 @@ def requested_settings(options: Any) -> Settings:
 
     `options` is the value of "peek" in the engine's own configuration.  Without it, and with
     `PEEK_POLICY=off`, the environment is read.
-    `InvalidConfig`: an unknown name or value.  A mistake never passes for stock.
+    `InvalidConfig` for an unknown name or value, so that no mistake passes for stock.
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidConfig(
@@ -166,7 +166,7 @@ def check_environment() -> None:
 
 
 def _on_command_line(arguments: Sequence[str]) -> Any:
-    """Return "peek" of the last `--additional-config`; None without, or if it is no JSON, as vLLM says."""
+    """Return "peek" of the last `--additional-config`; None without it, or if vLLM will refuse the JSON."""
     text = ""
     for name, following in pairwise([*arguments, ""]):
         flag, has_value, value = name.partition("=")
@@ -199,7 +199,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that begin with `PEEK_` but are unknown, each with the most similar known name."""
+    """Return unknown variables that begin with `PEEK_`, each with the most similar known name."""
     known = (*KNOWN_VARIABLES, *OTHER_VARIABLES)
     found = sorted(name for name in environ if name.upper().startswith("PEEK_") and name not in known)
     return {name: (get_close_matches(name.upper(), known, 1, 0.0) or [""])[0] for name in found}

@@ -23,12 +23,12 @@ def log_or_raise(strict: bool, message: str, *details: object) -> None:
 
 
 class Shield:
-    """Wraps the calls into one adapter; after the first error, which it logs, it calls nothing any more.
+    """Wraps the calls into one adapter; it logs the first error and makes no call after it.
 
     Attributes:
         strict: whether errors are raised, for tests.
         active: False after an error.
-        fallbacks: errors caught so far, earlier shields' included.
+        fallbacks: errors caught so far, including those of earlier shields.
         then: what follows an error, for the log.
     """
 
@@ -55,8 +55,8 @@ class Shield:
 class Quarantine:
     """Waiting requests that cannot be translated; they keep their own places in the queue.
 
-    Engines accept image pads wider than a token, the id of a request that waits already, a negative token.
-    `total` counts the requests quarantined so far.
+    Engines accept what the planner cannot: image pads wider than a token, the id of a request that waits
+    already, a negative token.  `total` counts the requests quarantined so far.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -75,9 +75,9 @@ class Quarantine:
     def accepts(self, request: object, translate: Callable[[], None], request_id: str = "") -> bool:
         """Call `translate`, which gives a request to the planner; quarantine the request if that raises.
 
-        `request` stands for it here, and is its id unless that is given.  When `translate` raises, it must
-        leave planner and adapter unchanged.  Each kind of error is logged once, by its type and the request's
-        id only: its message may contain text of a prompt.
+        `request` identifies it here, and is its id unless `request_id` is given.  If `translate` raises, it
+        must leave planner and adapter unchanged.  Each kind of error is logged once, with only its type and
+        the request's id: its message may contain text of a prompt.
         """
         try:
             translate()
@@ -99,14 +99,14 @@ class Quarantine:
 
 
 FIRST: Final = 64
-"""The first admissions are all compared: a mismatch shows within seconds of a start."""
+"""Number of first admissions that are all compared: a mismatch shows within seconds of a start."""
 EVERY: Final = 100
-"""Of later admissions one in so many is compared: an engine may be patched at run time; comparing costs."""
+"""One in this many later admissions is compared: an engine may be patched while it runs."""
 
 WINDOW: Final = 16
 """Number of the latest comparisons that count."""
 LASTING: Final = 12
-"""A mismatch is lasting if so many of them differ: a few do, as the cache moves before an admission."""
+"""A mismatch is lasting if this many of them differ.  A few always may: the cache changes after the plan."""
 
 
 class Agreement:
@@ -116,7 +116,7 @@ class Agreement:
     names, nothing fails, but plans are made for a cache that does not exist.
 
     Attributes:
-        compared, differed: comparisons with a token expected or found; those more than `slack` tokens off.
+        compared: comparisons with a token expected or found; `differed`: those more than `slack` tokens off.
         lasting: whether `LASTING` of the last `WINDOW` comparisons differed; stays True.
     """
 

@@ -1,4 +1,4 @@
-"""What both engines' adapters have in common: the planner, tenants' charges, statements of requests."""
+"""What the adapters of both engines have in common: planner, tenants' charges, statements of requests."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class EngineInfo:
         model: the name under which the model is served, "" if unknown.
         cache: the kind of prefix cache, in words.
         dp_rank, tp_rank: data-parallel and tensor-parallel rank.
-        speaks: whether this rank exports metrics; one of each tensor-parallel group does.
+        speaks: whether this rank exports metrics; one rank of each tensor-parallel group does.
         ranks: number of schedulers that must reach the same order, 0 if unknown.
-        agree: called by every rank with the mode it has read, returns one for all; None if they cannot agree.
-        logger: the engine's logger that log lines go through, "" where the root logger shows them.
+        agree: each rank calls it with the mode that it has read; returns one for all.  None if they cannot.
+        logger: the engine's logger that log lines go through, "" if the root logger shows them.
     """
 
     engine: str
@@ -73,16 +73,16 @@ def version_of(*packages: str, unknown: str = "of unknown version") -> str:
 
 
 LOOKS: Final = 16
-"""Running requests looked at in one step, in turn, while only one tenant has been seen; two more for each
-that was admitted since, so that those whose answers are short do not pile up."""
+"""Number of running requests looked at in one step, in turn, while only one tenant has been seen.  Each newly
+admitted request adds two, so that requests with short answers do not pile up."""
 
 
 class Generated:
-    """Calls `charge(tenant, tokens)` for generated tokens, and `answered(tokens, request_id)` at their end.
+    """Calls `charge(tenant, tokens)` for generated tokens, and `answered(tokens, request_id)` at the end.
 
     Charging begins with the second tenant seen.  `outputs` returns the tokens that a request has generated so
-    far, in an object that grows in place.  Requests are referenced weakly; of a request that is gone, its
-    output is kept until the next look.
+    far, in an object that grows in place.  Requests are referenced weakly; the output of a request that is
+    gone is kept until the next look.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Generated:
         self._looks += 2
 
     def count(self) -> None:
-        """Charge the tokens generated since the last call; once a step.
+        """Charge the tokens generated since the last call; call it once per step.
 
-        O(running), O(admitted since) with one tenant.
+        O(running); with one tenant O(requests admitted since the last call).
         """
         for _ in range(len(self._running) if self._several else min(self._looks, len(self._running))):
             request_id, (where, answer, tenant, before) = self._running.popitem(last=False)
@@ -135,7 +135,7 @@ def first_text(candidates: Iterable[object]) -> str:
 
 
 LONGEST_SESSION: Final = 256
-"""Most characters of a session's name: names are kept, and any client can send long ones."""
+"""Most characters of a session's name, because names are kept, and any client can send long ones."""
 
 SESSION: Final = "peek_session"
 """The parameter of a request's body that names its session: a text or a number."""
@@ -145,7 +145,7 @@ TTFT_TARGET: Final = "peek_ttft_target_s"
 
 
 class Stated(NamedTuple):
-    """What a request states of itself: its session, "" for none, and its target in seconds, None for none."""
+    """What a request states: its session ("" for none), and its target in seconds (None for none)."""
 
     session: str = ""
     ttft_target_s: float | None = None
@@ -163,8 +163,8 @@ class Statements:
     def of(self, parameters: object, sessions: Iterable[object] = ()) -> Stated:
         """Return what a request states; an unusable value counts as not given.  O(1), raises nothing.
 
-        `parameters` are those of its body; anything but a dict counts as none.  If they name no session, the
-        first text of `sessions`, the engine's own candidates, counts that is not too long.
+        `parameters` are those of its body; anything but a dict counts as none.  If they name no session, it
+        is the first text in `sessions`, the engine's own candidates, that is not too long.
         """
         theirs = first_text(_session(text) for text in sessions if isinstance(text, str))
         if not isinstance(parameters, dict):
@@ -191,7 +191,7 @@ def _session(value: object) -> str | None:
         return value if len(value) <= LONGEST_SESSION else None
     try:
         return str(value) if _is_number(value) and isfinite(value) else None
-    except (OverflowError, ValueError):  # a whole number of hundreds of digits
+    except (OverflowError, ValueError):  # an integer with hundreds of digits
         return None
 
 
@@ -210,12 +210,12 @@ def _is_number(value: object) -> TypeGuard[float]:
 def _shown(value: object) -> str:
     try:
         return shortened(value)
-    except ValueError:  # Python writes no number of thousands of digits
+    except ValueError:  # Python does not print an integer with thousands of digits
         return f"of type {type(value).__name__}"
 
 
 def found_in(view: Any, namespace: str, key: bytes) -> tuple[int, int]:
-    """Return how many symbols of a key a cache holds now, and the tokens they save.  O(symbols found)."""
+    """Return how many symbols of a key a cache holds now, and the tokens that they save.  O(that many)."""
     matched, cursor = view.advance(view.root(namespace), memoryview(key).cast("i"), 0)
     worth = getattr(view, "worth", None)
     return matched, int(matched * view.unit_tokens if worth is None else worth(cursor, matched))
@@ -228,8 +228,8 @@ class EngineAdapter:
         settings: settings of the adapter, not stock.
         shield: wraps whatever the engine calls back.
         outputs: see `Generated`.
-        priority_of: see `PriorityPlanners`; None where the engine does not schedule by priority.
-        options: arguments of the planner that the other engine does not need.
+        priority_of: see `PriorityPlanners`; None if the engine does not schedule by priority.
+        options: further arguments of the planner, which only one engine needs.
 
     Attributes:
         planner: the planner; `Attachment` wraps it in an `ObservedPlanner`.
@@ -246,7 +246,7 @@ class EngineAdapter:
         priority_of: Callable[[str], int] | None = None,
         **options: Any,
     ) -> None:
-        # While neither queue nor cache has changed, the last plan stands however long.
+        # The last plan stands for as long as neither queue nor cache changes.
         options |= {"timer": time.perf_counter, "strict": settings.strict, "plan_lasts_s": inf}
         make = partial(Planner, settings.config, **options)
         self.planner: Any = make() if priority_of is None else PriorityPlanners(make, priority_of)
@@ -255,7 +255,7 @@ class EngineAdapter:
         self.reordered = self.cached_real = self.protected_evictions = 0
         self.statements = Statements()
         self._followed: LazyPlan | None = None
-        """The plan that the queue follows, None if requests have come or moved since."""
+        """The plan that the queue follows; None if requests have arrived or moved since."""
         self._away = False
         """Whether the queue may be in another order than the engine's own."""
         self._shield = shield
@@ -277,8 +277,8 @@ class EngineAdapter:
     def _admit(self, request: Any, request_id: str, cached: int, expected: Callable[[], int] | None) -> int:
         """Note that the engine admitted a planned request; return the tokens that are charged for it.
 
-        `cached` are the tokens that the engine found in its cache.  `expected` is called for the sample that
-        is compared; None for none.
+        `cached` is the number of tokens that the engine found in its cache.  `expected` returns the number
+        expected, and is called for a sample of admissions; None compares nothing.
         """
         pending = self.planner.request(request_id)
         self._generated.runs(request, request_id, pending.tenant)

@@ -1,7 +1,7 @@
 """Carries numbers from the process of an engine's scheduler to the `/metrics` of its server.
 
-They go through files in `prometheus_client`'s multi-process format, read when `/metrics` is scraped.  A
-number is current once it is written, at the cost of a memory write, and outlives a restarted scheduler.
+They go through files in `prometheus_client`'s multi-process format, read when `/metrics` is scraped.  Writing
+a number costs a memory write; it then shows at the next scrape, and outlives a restart of the scheduler.
 
 SGLang serves such files itself; so does vLLM with several API servers.  With one API server, a collector of
 `peek` in that process reads them: see `offer`, an entry point in the group `vllm.general_plugins`.
@@ -27,11 +27,11 @@ OUR_FOLDER: Final = "PEEK_METRICS_DIR"
 """Set by `offer` for the processes that this one starts."""
 
 ROOM: Final = 2**18
-"""Bytes of a file: a few hundred for each series, and the model's name in each."""
+"""Size of a file in bytes; a series takes a few hundred and the model's name."""
 
 _file_numbers = count()
 _named: Final[set[str]] = set()
-"""What this process has named its folder."""
+"""The name that this process has given its folder."""
 
 
 def folder() -> str | None:
@@ -43,8 +43,8 @@ def offer() -> None:
     """Show on this process's `/metrics` what the processes that it starts will write.  Works once.
 
     vLLM calls this in each of its processes, whether or not `peek` is configured.  Therefore the folder is
-    only named here, and made at the first write.  A program of its own, such as a server that a notebook
-    started, names a folder of its own, whatever folder the environment that it inherits has.
+    only named here, and made at the first write.  A separate program, such as a server that a notebook has
+    started, names its own folder, even if its environment inherits a name.
     """
     named = os.environ.get(OUR_FOLDER)
     if os.environ.get(ENGINES_FOLDER) or (named and (parent_process() is not None or named in _named)):
@@ -83,8 +83,8 @@ class FolderCollector:
 
 
 def _with_room(path: Path) -> str:
-    """Make a file of `ROOM` zeros; `OSError` on a full disk, where a write to memory is fatal."""
-    new = path.with_suffix(".new")  # what a scrape does not read
+    """Make a file of `ROOM` zeros; `OSError` on a full disk, on which a write to mapped memory is fatal."""
+    new = path.with_suffix(".new")  # a scrape does not read this
     try:
         new.write_bytes(bytes(ROOM))
         new.rename(path)
@@ -124,7 +124,7 @@ class SeriesFiles:
             ours = {**self._labels, **labels}
             key = self._key_of(metric, sample, list(ours), list(ours.values()), text)
             self._left[kind] -= len(key) + 32
-            if self._left[kind] < 0:  # it would grow, by pages that the disk may have no room for
+            if self._left[kind] < 0:  # the file would grow, and the disk may have no room for it
                 raise ValueError(f"the labels of {metric} are too long")
             self._keys[place] = key
         if self._values.get(key) != value:

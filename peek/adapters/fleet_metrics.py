@@ -82,7 +82,7 @@ METRICS: Final = (
 
 
 class FleetMetrics:
-    """A `prometheus_client` collector of one fleet, which is used inside `deciding` and `changing` only.
+    """A `prometheus_client` collector of one fleet, which is used only inside `deciding` and `changing`.
 
     Attributes:
         fallbacks: internal errors, counted by the fleet's driver.
@@ -101,7 +101,7 @@ class FleetMetrics:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Wrap and time one decision: arrivals or news, and what is sent in consequence.  Adds 1-2 us."""
+        """Wrap and time one decision: arrivals or news, and what is sent because of them.  Adds 1-2 us."""
         with self.changing:
             started = self._timer()
             try:
@@ -110,7 +110,7 @@ class FleetMetrics:
                 self._decisions.note(self._timer() - started)
 
     def fell_back(self) -> None:
-        """Note that the host's own rule decides for good; the fleet hears of no load any more."""
+        """Note that the host's own rule decides from now on; the fleet hears of no load any more."""
         self.fallbacks += 1
         self.active = self._is_told = False
 
@@ -136,7 +136,7 @@ class FleetMetrics:
 
 
 def serve_metrics(collector: Any, port: int) -> None:
-    """Serve `/metrics` of this process on a port, 0: nowhere; `InvalidConfig`.  Needs `prometheus_client`."""
+    """Serve `/metrics` of this process on a port; 0 for none.  `InvalidConfig`.  Needs `prometheus_client`."""
     require_whole("metrics_port", port, 0, 65535)
     if port:
         from prometheus_client import CollectorRegistry, start_http_server
@@ -147,7 +147,7 @@ def serve_metrics(collector: Any, port: int) -> None:
 
 
 def imbalance(replicas: list[ReplicaStatus]) -> float:
-    """Return the longest backlog over the mean; 1 if all are equal, or there is nothing to do."""
+    """Return the longest backlog divided by the mean; 1 if all are equal, or there is nothing to do."""
     backlogs = [each.backlog for each in replicas]
     return max(backlogs) * len(backlogs) / sum(backlogs) if sum(backlogs) > 0 else 1.0
 

@@ -13,9 +13,9 @@ There is no thread: `poll` takes what has come and returns.  In asyncio a task c
 
 Lost batches, and those before the first one received, are asked for again if the engine has a replay socket
 and remembers them.  Otherwise the view goes on without them.  It may then lack blocks until they are stored
-anew, and hold gone blocks until a request for them was sent there.  It is not emptied: that would lose the
-most used blocks, which are never stored again.  A later batch with a lower number means that the engine
-restarted; then the view is emptied.
+again, and show removed blocks until a request for them has been sent there.  It is not emptied, because that
+would lose the most used blocks, which are never stored again.  A later batch with a lower number means that
+the engine has restarted; then the view is emptied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH_NUMBER: Final = Struct(">q")
 """How engines write the number of a batch."""
 
 END: Final = BATCH_NUMBER.pack(-1)
-"""Number of the message behind the last replayed batch."""
+"""Number of the message after the last replayed batch."""
 
 REPLAY_S: Final = 5.0
 """Seconds to wait for the next replayed batch; an engine replays between publishing two batches."""
@@ -89,12 +89,12 @@ class KvEvents:
         self._clock = clock
         self.next_batch = 0
         self._last_s = 0.0
-        """The engine's time of the last batch applied, seconds."""
+        """The engine's time stamp of the last batch applied, seconds."""
         self._held: deque[tuple[int, tuple[float, list[Any]]]] = deque()
         self._replay: Any = None
         self._replay_ends = 0.0
         self._asked = 0
-        """Number of the first batch that a replay was asked for."""
+        """Number of the first batch of the last replay asked for."""
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.set_hwm(100_000)  # as many as the engines keep for a slow reader
@@ -162,9 +162,9 @@ class KvEvents:
             self._go_on()
 
     def _read(self, frames: list[bytes]) -> tuple[int, tuple[float, list[Any]]]:
-        """Return a batch's number, and the engine's time of it with its events; raises if it is malformed.
+        """Return a batch's number, and its time stamp with its events; raises if it is malformed.
 
-        Number and time tell a restart, which empties the view: nothing may pass for them that is none.
+        Both are checked well, because they tell a restart of the engine, which empties the view.
         """
         (number,) = BATCH_NUMBER.unpack(frames[-2])
         published_s, events, *_ = self._decode(frames[-1])
@@ -196,7 +196,7 @@ class KvEvents:
         """Ask for a replay of all batches from the next one on."""
         self._replay = self._zmq.Context.instance().socket(self._zmq.DEALER)
         self._replay.setsockopt(self._zmq.LINGER, 0)  # the engine may not answer
-        self._replay.set_hwm(0)  # the answer is as long as what the engine remembers
+        self._replay.set_hwm(0)  # the answer has all batches that the engine remembers
         self._replay.connect(self._replay_endpoint)
         self._replay.send_multipart((b"", BATCH_NUMBER.pack(self.next_batch)))
         self._asked = self.next_batch
@@ -226,7 +226,7 @@ class KvEvents:
         self._go_on()
 
 
-# -- what the events say ------------------------------------------------------------------------------
+# -- the events ---------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)
@@ -248,21 +248,21 @@ FIELDS: Final = {
 """Fields of events that are published as arrays (vLLM before 0.24, SGLang before 0.5.23), in order."""
 
 WHOLE_PROMPT: Final = (None, "full_attention", "mla_attention")
-"""Kinds of KV groups in which a block is of use only with all blocks before it."""
+"""Kinds of KV groups in which a block can be used only with all blocks before it."""
 
 
 class EventReader:
     """Applies one engine's events to a view; no I/O.
 
-    Only the engine's own memory counts: medium `GPU`, which vLLM also reports on a CPU.  Of a model with
+    Only the engine's own memory counts: medium `GPU`, which vLLM also reports on a CPU.  In a model with
     several KV groups, the first one with full attention counts, so a hit may be shorter than the view says.
-    Blocks behind images or embeddings are left out: their content is not in the tokens.
+    Blocks after images or embeddings are left out, because the tokens do not show that content.
 
     Args:
         view: the view to keep current.
         symbols: returns packed symbols for the tokens of some whole blocks, independent of what precedes
             them. None makes each token a symbol, for a fleet whose `unit_tokens` is 1.
-        namespace: returns `PendingRequest.namespace` for a LoRA name and a cache salt, either may be None.
+        namespace: returns `PendingRequest.namespace` for a LoRA name and a cache salt; either may be None.
 
     Attributes:
         faults: unreadable events, which were left out; the first is logged.
@@ -279,7 +279,7 @@ class EventReader:
         self._symbols: Callable[[list[int]], bytes] = pack if symbols is None else symbols
         self._namespace = namespace
         self._group: int | None = None
-        """Number of the KV group that counts, None until it is known."""
+        """Number of the KV group that counts; None until it is known."""
 
     def apply(self, events: Sequence[Any]) -> None:
         """Apply events in their order, as decoded from msgpack; an unreadable one is left out."""

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_WAIT: Final = 1000
-"""Calls of the engine before the first new attempt: seconds to minutes of work, in which a fault may pass."""
+"""Calls of the engine before the first new attempt: seconds to minutes, in which a fault may pass."""
 
 LONGEST_WAIT: Final = 64_000
 """Most calls of the engine between two attempts; each failure costs a traceback in the log."""
@@ -43,10 +43,10 @@ TRACING: Final = {"": None, "trace": True, "no-trace": False}
 class BackOff:
     """When to try again after an error, counted in calls of the engine so that all ranks agree.
 
-    `wait`, the calls from the next error to the attempt after it, doubles with each error up to
-    `LONGEST_WAIT`, and halves with each `LONGEST_WAIT` calls that an attempt has worked.  So whatever an
-    error's period, it comes once in `LONGEST_WAIT` calls in the long run.  An attempt that has worked for
-    `FIRST_WAIT` calls is a recovery.
+    `wait` is the number of calls from the next error to the attempt after it.  It doubles with each error, up
+    to `LONGEST_WAIT`, and halves each time that an attempt has worked for `LONGEST_WAIT` calls.  So in the
+    long run any error comes about once in `LONGEST_WAIT` calls.  An attempt that has worked for `FIRST_WAIT`
+    calls is a recovery.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class BackOff:
 class Switch:
     """The mode in force, as a control file says; without one, `start`.
 
-    The file is looked at every `every` calls, which is one `stat`; it may appear and disappear.  `agree`
-    makes one mode of what each of several ranks has read; all ranks call it at each look.
+    The file is looked at every `every` calls, at the cost of one `stat`; it may appear and disappear.
+    `agree` returns one mode for what several ranks have read; all ranks call it at each look.
 
     Attributes:
         mode: as of the last look; see `peek.adapters.activation.MODES`.
@@ -125,7 +125,7 @@ class Switch:
             mark = (now.st_mtime_ns, now.st_ctime_ns, now.st_mode, now.st_size, now.st_ino)
             if mark == self._seen:
                 return
-            if not S_ISREG(now.st_mode):  # a pipe would keep the scheduler waiting
+            if not S_ISREG(now.st_mode):  # reading a pipe would block the scheduler
                 self._refuse(mark, "is no ordinary file")
                 return
             with self._path.open("rb") as file:
@@ -150,7 +150,7 @@ class Switch:
 
 
 class LogForwarder(logging.Handler):
-    """Passes records to a logger of the engine, unless the root logger has handlers, which show them."""
+    """Passes records to a logger of the engine, unless the root logger has handlers that show them."""
 
     def __init__(self, target: str) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class LogForwarder(logging.Handler):
 
 
 def forward_log(engine_logger: str) -> None:
-    """From now on show `peek`'s log lines where those of `engine_logger` go, from its level on.  Works once.
+    """Show `peek`'s log lines where those of `engine_logger` go, from its level up.  Works once.
 
     SGLang gives the root logger a handler, which also shows these; vLLM gives one to its own logger only.
     """
@@ -175,7 +175,7 @@ def forward_log(engine_logger: str) -> None:
 
 
 def warn_of_misspelled() -> None:
-    """Log each environment variable that begins with `PEEK_` and is read by nothing."""
+    """Log each environment variable that begins with `PEEK_` and that nothing reads."""
     known = ", ".join(KNOWN_VARIABLES)
     for name, meant in misspelled(os.environ).items():
         logger.warning("peek: nothing reads %s; is %s meant? (known: %s)", name, meant, known)
@@ -196,8 +196,8 @@ class Attachment(Generic[A]):
         shield: catches errors of the adapter.
         aside: why this engine is not served, "" if it is.
         seen: what was observed of its planners.
-        foretold: the shadows, of which one runs while the mode is "shadow".
-        recording: the trace, one for each queue; falsy while none is written.
+        foretold: the shadows; one runs while the mode is "shadow".
+        recording: the trace; each queue has its own.  Falsy while none is written.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Attachment(Generic[A]):
         self.seen = Observations(settings.explain)
         self.mode = settings.mode
         self._metrics: EngineMetrics | None = None
-        # An engine that does not say what it is is served all the same: this shield is not the adapter's.
+        # An engine that cannot be described is served all the same, so this shield is not the adapter's.
         described = Shield(settings.strict, then=self.back_off.then).call(about)
         self.about = described or EngineInfo("engine", ranks=0)
         self.foretold = ShadowLifecycle(settings.strict, make_shadow if self.about.speaks else None)
@@ -226,7 +226,7 @@ class Attachment(Generic[A]):
             forward_log(self.about.logger)
         warn_of_misspelled()
         self.recording = self._recording()
-        # Without a policy it switches the trace, which one rank writes; all of them look.
+        # Without a policy it switches only the trace, which one rank writes; but all ranks look.
         self._switch = self._control() if settings.trace_file or not settings.config.is_stock else None
         if settings.config.is_stock:
             off = settings.mode == "off"
@@ -264,7 +264,7 @@ class Attachment(Generic[A]):
         elif not self.shield.active:
             self.back_off.failed()
             self._take_away()
-        elif self.adapter.agreement.lasting:  # for good: the engine's cache behaves otherwise than expected
+        elif self.adapter.agreement.lasting:  # for good: the engine's cache does not behave as expected
             about = self.about
             tested = ", ".join(TESTED.get(about.engine, ())) or "no version"
             self.aside = f"{about.engine} does not match prefixes as peek expects ({self.adapter.agreement})"
@@ -281,7 +281,7 @@ class Attachment(Generic[A]):
         return self.shield.call(function, *args, **kwargs)
 
     def count(self, at_once: bool = False) -> None:
-        """Pass the counters on to the metrics, if that is due; once a step."""
+        """Pass the counters on to the metrics if that is due; called once per step."""
         metrics = self._metrics
         if metrics is None or metrics.files is None:
             return
@@ -300,7 +300,7 @@ class Attachment(Generic[A]):
             self._without_metrics()
 
     def _without_metrics(self) -> None:
-        """Go on planning without metrics.  Call it while an error is handled."""
+        """Go on planning without metrics.  Call it in an `except` block."""
         log_or_raise(self.settings.strict, "peek: metrics are no longer passed on")
         self._metrics = None
 
@@ -320,9 +320,9 @@ class Attachment(Generic[A]):
         return f"{self.mode}, foretells no hits: {why_not}" if why_not else self.mode
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
-        """Return why a request has, or had when it was admitted, its place (option `explain`); see `facts`.
+        """Return why a request has its place, or had it when it was admitted (option `explain`); see `facts`.
 
-        None if nothing is known of it.  The answer has nothing of the prompt.  For debugging: O(waiting).
+        None if nothing is known of it.  The answer shows nothing of the prompt.  For debugging: O(waiting).
         """
         explain = self.seen.decisions.of if self.adapter is None else self.adapter.planner.explain
         explained: dict[str, Any] | None = explain(request_id)
@@ -331,9 +331,9 @@ class Attachment(Generic[A]):
     def announce(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
         """With each new plan, call `tell` in the engine's own thread if the next requests have changed.
 
-        It is for prefetching; see `Announcer`.  The head has requests that the engine admits at once, too.
-        There is one listener, the last one, and none in shadow mode.  If `tell` raises, the error is logged
-        and `tell` is not called again.  O(k) a plan.
+        It is for prefetching; see `Announcer`.  These include requests that the engine admits at once.  Only
+        the last listener is called, and none in shadow mode.  If `tell` raises, the error is logged and
+        `tell` is not called again.  O(k) per plan.
         """
         self.seen.announcer = Announcer(k, tell)
 
@@ -376,7 +376,7 @@ class Attachment(Generic[A]):
     # -- the adapter -------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        """Make a new adapter behind a new shield, so that nothing of a failed one is called again."""
+        """Make a new adapter and shield, so that nothing of a failed adapter is called again."""
         self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
         adapter = self.adapter = self.shield.call(self._made)
         if adapter is not None:
@@ -396,7 +396,7 @@ class Attachment(Generic[A]):
         try:
             self.aside = self._why_stand_aside() or ""
             return None if self.aside else self._make(self.shield)
-        except EngineMismatch as mismatch:  # the same at every attempt
+        except EngineMismatch as mismatch:  # it would be the same at every attempt
             if self.settings.strict:
                 raise
             self.aside = str(mismatch)

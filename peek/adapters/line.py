@@ -1,8 +1,8 @@
 """Finds what has changed in an SGLang queue between two looks, and reorders the queue.
 
 The queue is a list.  SGLang appends to it, removes requests, and replaces it by a shorter list after each
-prefill batch, but never moves a request.  So the queue is its last state without the requests that left, then
-the new ones.  `Line` keeps a copy: comparing two lists of the same objects costs 1 ns per request.
+prefill batch, but never moves a request.  So the queue is its last state without the requests that left,
+followed by the new ones.  `Line` keeps a copy: comparing two lists of the same objects costs 1 ns each.
 
 A queue in order begins with a *head*, the requests that the next batch may admit, in the plan's order.  All
 others follow in the order in which SGLang queued them, or by SGLang's priorities.  A request that leaves the
@@ -19,11 +19,11 @@ from typing import Any
 class Line:
     """A copy of the queue as it was last seen.  It keeps requests alive until they are seen to have left.
 
-    `rank` returns what SGLang sorts a request by; equals stand as they came, and without it all do.
+    `rank` returns the key by which SGLang sorts; equal requests, or all without `rank`, go by arrival.
 
     Attributes:
         requests: the queue, first to go first.
-        head: number of requests at the front that stand as planned.
+        head: number of requests at the front that are in planned order.
     """
 
     def __init__(self, rank: Callable[[Any], Any] | None = None) -> None:
@@ -31,7 +31,7 @@ class Line:
         self.head = 0
         self._rank = rank
         self._numbers: dict[Any, Any] = {}
-        """By request: its number in the order in which the engine queued the requests, behind its rank."""
+        """By request: its rank, if any, and its number in the order in which the engine queued requests."""
         self._count = 0
 
     # -- what has changed --------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Line:
         """Reorder `queue`, which equals the copy, to begin with `planned`; return whether anything moved.
 
         2 ns per waiting request, and for each that enters or leaves the head O(log(queue)) and a shift of the
-        copy.  O(n log n) if these are more than an eighth of the queue.  If this raises, the queue stands.
+        copy.  O(n log n) if these are over an eighth of the queue.  If this raises, the queue is unchanged.
         """
         mine, size = self.requests, self.head
         if size <= len(planned) and mine[: len(planned)] == planned:
@@ -111,6 +111,6 @@ class Line:
         return moved
 
     def _place_behind(self, request: Any) -> int:
-        """Return the index behind the head at which a request stands or belongs.  O(log(queue))."""
+        """Return the index after the head at which a request stands or belongs.  O(log(queue))."""
         numbers = self._numbers
         return bisect_left(self.requests, numbers[request], self.head, key=numbers.__getitem__)

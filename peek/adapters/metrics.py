@@ -29,7 +29,7 @@ class Metric:
 
 
 EVERY_S: Final = 0.25
-"""Seconds between two times that the series are written, while requests wait."""
+"""Seconds between two writes of the series while requests wait."""
 
 LABELS: Final = ("engine", "model_name", "dp_rank", "tp_rank")
 """Labels of every series; `engine` is `vllm` or `sglang`."""
@@ -99,7 +99,7 @@ def snapshot(adapter: EngineAdapter) -> dict[str, float]:
 
 
 def _mark(adapter: EngineAdapter | None) -> tuple[int, ...]:
-    """Return how many requests wait, planned and apart, and numbers that grow with each that comes."""
+    """Return how many requests wait in the planner and in quarantine, and how many have come to each."""
     if adapter is None:
         return (0, 0)
     planner, apart = adapter.planner, adapter.quarantine
@@ -123,7 +123,7 @@ class EngineMetrics:
         self._seen = seen
         self._adapter: EngineAdapter | None = None
         self._before: dict[str, float] = {}
-        """Counters of the earlier adapters."""
+        """Sums of the counters of earlier adapters."""
         self._counters = {metric.name: 0.0 for metric in METRICS if metric.kind == "counter"}
         self._buckets: dict[str, list[int]] = {}
         """Counts of the buckets, by histogram."""
@@ -139,14 +139,14 @@ class EngineMetrics:
         self._write("peek_info", 1, version=__version__, **force)
 
     def due(self, adapter: EngineAdapter | None) -> bool:
-        """Whether `EVERY_S` are over, or the last request that waited left: an engine may rest now.  O(1)."""
+        """Whether `EVERY_S` are over, or no request waits any more, as an engine may then rest.  O(1)."""
         mark = _mark(adapter)
         return self._clock() >= self._next or (mark[:2] == (0, 0) and mark != self._mark)
 
     def update(self, adapter: EngineAdapter | None, state: str, active: bool, more: dict[str, float]) -> None:
-        """Write what has changed; called when it is due, and when the state changes.  O(metrics).
+        """Write all changed values; called when it is due, and when the state changes.  O(metrics).
 
-        `state` says why `peek` is active or not; `more` are the counters of the attachment.
+        `state` says why `peek` is active or not; `more` has the counters of the attachment.
         """
         self._next, self._mark = self._clock() + EVERY_S, _mark(adapter)
         if adapter is not self._adapter:

@@ -1,13 +1,13 @@
-"""Mirrors which blocks that waiting requests need are in vLLM's pool, with small integers for blocks.
+"""Mirrors which of the blocks that waiting requests need are in vLLM's pool, with small integers for blocks.
 
 vLLM names a block by a 32-byte hash that covers all blocks before it, and LoRA, cache salt and multimodal
 content.  `BlockMirror` interns the hashes of waiting requests as symbols, so that the pending tree compares
 integers.  For each symbol it keeps the pool's state, updated by the pool's own insertions and removals.  A
 walk then reads states and makes no Python call per block.
 
-Two things keep this cheap.  A block's state is looked up only when a walk reaches it; chains end at the first
-missing block, so most never are.  A request whose first block is neither needed by another request nor in the
-pool can neither hit nor share.  That block is its whole key until this changes; then it is `outgrown`.
+Two things keep this cheap.  A block's state is looked up only when a walk reaches it; walks end at the first
+missing block, so they reach few.  A request whose first block is neither needed by another request nor in the
+pool can neither hit nor share.  That block is its whole key until this changes; then it is *outgrown*.
 
 A symbol lives as long as a waiting request needs it; then its number is used again.
 """
@@ -27,7 +27,7 @@ _ABSENT: Final = 1
 _CACHED: Final = 2
 
 _MOST_CHANGES: Final = 65536
-"""Most changes that are remembered until a walk: half a MiB."""
+"""Most changes that are remembered until a walk; they take half a MiB."""
 
 
 class BlockMirror:
@@ -43,7 +43,7 @@ class BlockMirror:
         self.version: i64 = 0
         """Grows when an answer of `advance` may have changed."""
         self.symbols: dict[bytes, int] = {}
-        """By pool key that a waiting request needs: its symbol."""
+        """Symbols, by the pool keys that waiting requests need."""
         self._is_cached = is_cached
         self._suffix = key_suffix
         self._keys: list[bytes] = []
@@ -87,7 +87,7 @@ class BlockMirror:
         self.version += 1
 
     def _forget_changes(self) -> None:
-        """Note that any answer may have changed since the version before this one."""
+        """Begin a new version, in which any answer may differ from earlier ones."""
         self.version += 1
         self._changes = []
         self._changes_from = self.version
@@ -102,7 +102,7 @@ class BlockMirror:
     # -- waiting requests --------------------------------------------------------------------------
 
     def intern(self, request_id: str, hashes: list[bytes], usable: int) -> bytes:
-        """Return packed symbols of a request's `usable` >= 1 blocks, or of the first if no other matters."""
+        """Return packed symbols of a request's first `usable` >= 1 blocks; of only one if it is alone."""
         first = hashes[0] + self._suffix
         symbol = self.symbols.get(first, -1)
         if symbol >= 0:
@@ -120,7 +120,7 @@ class BlockMirror:
     def intern_all(self, hashes: list[bytes], usable: int) -> bytes:
         """Return the packed symbols of a request's first `usable` blocks.  O(usable).
 
-        Something that is not a hash raises before anything has changed.
+        Raises, before anything has changed, if an item is not a hash.
         """
         symbols: list[int] = []
         suffix = self._suffix
@@ -143,7 +143,7 @@ class BlockMirror:
         return len(self._lone)
 
     def pop_outgrown(self) -> list[str]:
-        """Return, once, the requests interned by their first block whose other blocks matter now."""
+        """Return, once, the requests interned by only their first block whose other blocks matter now."""
         if not self._outgrown:
             return []
         outgrown = self._outgrown
@@ -159,7 +159,7 @@ class BlockMirror:
         return self.symbols.get(key, -1)
 
     def wanted(self) -> Container[bytes]:
-        """Return the pool keys, of any KV cache group, that waiting requests need; it stays current."""
+        """Return the pool keys, of any KV cache group, that waiting requests need; it stays up to date."""
         return self.symbols
 
     def _new_symbol(self, key: bytes) -> int:
@@ -204,14 +204,14 @@ class BlockMirror:
         self._outgrow(symbol)
 
     def block_gone(self, key: bytes) -> None:
-        """Note that the pool dropped a block; it may have another one of that key."""
+        """Note that the pool dropped a block; it may still have another one with that key."""
         symbol = self.symbols.get(key, -1)
         if symbol >= 0 and self._state[symbol] == _CACHED:
             self._state[symbol] = _UNKNOWN
             self._note_change(symbol)
 
     def reset(self) -> None:
-        """Look every symbol up anew: the pool's table was replaced.  O(symbols)."""
+        """Forget all states, because the pool's table was replaced.  O(symbols)."""
         self._forget_changes()
         for symbol in self.symbols.values():
             self._forget(symbol)
@@ -227,8 +227,8 @@ class BlockMirror:
 class OtherGroup:
     """A KV cache group that does not need all blocks of a prefix (sliding window, Mamba).
 
-    It needs `needed` cached blocks in a row in front of a point; all blocks of a shorter prefix.  `is_cached`
-    looks up its block for the key of a full-attention block.
+    To go on from a point, it needs `needed` cached blocks in a row before it, or all blocks of a shorter
+    prefix.  `is_cached` looks up its block for the key of a full-attention block.
     """
 
     def __init__(self, needed: int, is_cached: Callable[[bytes], bool]) -> None:
@@ -242,9 +242,9 @@ class GroupMirror(BlockMirror):
     """`CacheView` of the prefixes that all groups together can use.
 
     Args:
-        unit_tokens, is_cached, key_suffix: of the full-attention group, see `BlockMirror`.
-        others: the other groups that a prefix must suit.
-        dropped: blocks at the end of a match that the engine computes anew (1 with EAGLE).
+        unit_tokens, is_cached, key_suffix: those of the full-attention group, see `BlockMirror`.
+        others: the other groups that must be able to use a prefix.
+        dropped: blocks at the end of a match that the engine computes again (1 with EAGLE).
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class GroupMirror(BlockMirror):
         return [0] * (1 + len(self._others))
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """A cursor holds the last point where all groups agree, then each other group's blocks in a row."""
+        """A cursor has the last point where all groups agree, then each other group's blocks in a row."""
         assert isinstance(cursor, list)
         place: list[int] = cursor[:]
         symbols = edge_bytes(segment)
@@ -303,11 +303,11 @@ class GroupMirror(BlockMirror):
         return agree
 
     def changed_since(self, version: int) -> list[int] | None:
-        """None: a change affects everything below it, through the cursor."""
+        """None, because a change affects every symbol after it, through the cursor."""
         return None
 
     def worth(self, cursor: object, matched: int) -> int:
-        """Return the tokens that need not be computed where a match ends at `cursor`."""
+        """Return the tokens that need not be computed if a match ends at `cursor`."""
         assert isinstance(cursor, list)
         usable: i64 = cursor[0] - self._dropped
         return usable * self.unit_tokens if usable > 0 else 0
@@ -342,7 +342,7 @@ class GroupMirror(BlockMirror):
         self._changed(key)
 
     def _changed(self, key: bytes) -> None:
-        """Look a symbol up anew, since a block of some group came or went."""
+        """Forget the state of a symbol, because a block of some group came or went."""
         symbol = self.symbol_of(key)
         if symbol < 0:
             return

@@ -1,4 +1,4 @@
-"""Observes a planner at work: how long plans take, what they gain, why they decide.
+"""Observes a planner at work: how long plans take, what they gain, and why.
 
 An `ObservedPlanner` takes the place of an adapter's planner; its `Observations` outlive the adapter.
 """
@@ -30,18 +30,18 @@ logger = logging.getLogger("peek")
 PLAN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 PLACES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 TOKENS: Final = (-16384, -4096, -1024, -256, -64, -0.001, 0, 64, 256, 1024, 4096, 16384)
-"""Values are whole numbers; 0 has a narrow bucket of its own, so that a quantile in it is 0."""
+"""Values are whole numbers.  0 has a narrow bucket of its own, so that a quantile that falls there is 0."""
 
 IN_SHADOW: Final = "in shadow the order of arrival stands"
 
 LINES_A_SECOND: Final = 10
-"""Most admissions logged in one second: enough to read, too few to slow an engine or fill a disk."""
+"""Most admissions logged in one second: enough to read, and too few to slow an engine or fill a disk."""
 
 _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
 class Tally:
-    """A histogram: `counts` of values up to each bound, above the one before; the last: above all bounds."""
+    """A histogram: `counts` of values up to each bound and above the one before, then of those above all."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -56,14 +56,14 @@ class Tally:
 
 
 class Decisions:
-    """The `last` admissions, `keep` at most; `LINES_A_SECOND` are logged, none with `keep` 0."""
+    """The `last` admissions, `keep` at most; at most `LINES_A_SECOND` are logged, none if `keep` is 0."""
 
     def __init__(self, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.keep = keep
         self.last: deque[dict[str, Any]] = deque(maxlen=keep)
         self._clock = clock
         self._second = -inf
-        """When the second began in which lines are counted."""
+        """Start of the second in which lines are counted."""
         self._lines = 0
         self._left_out = 0
 
@@ -83,15 +83,15 @@ class Decisions:
         logger.info("peek: admitted %s", json.dumps(decision))
 
     def of(self, request_id: str) -> dict[str, Any] | None:
-        """Return the last decision on a request, None if it is not among the kept ones."""
+        """Return the last decision on a request; None if it is no longer kept."""
         return next((each for each in reversed(self.last) if each["request_id"] == request_id), None)
 
 
 class Announcer:
     """Announces the next `k` requests of each plan, only when they change.
 
-    It calls `tell(news, gone)`: the requests of the head that are new or need something else, in the plan's
-    order, and the ids that left it.
+    It calls `tell(news, gone)`: those of the `k` requests that are new or need more or less than before, in
+    the plan's order, and the ids that are no longer among them.
     """
 
     def __init__(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
@@ -115,8 +115,8 @@ class Observations:
 
     Attributes:
         plan_s: seconds of each plan, on the planner's timer.
-        gains: earlier arrivals that still waited at each admission: the places that a request moved forward.
-        surprises: prompt tokens of an admitted request found in the cache, less the expected ones.
+        gains: earlier arrivals that still waited at each admission, i.e. places that a request moved forward.
+        surprises: cached tokens found in the prompt of an admitted request, minus those expected.
         shadow_reordered: plans in shadow mode that differ from arrival order.
         decisions: the last `explain` admissions, with reasons.
         announcer: receives new plans that are in force; None without a listener.
@@ -144,10 +144,10 @@ class Observations:
 
 
 class ObservedPlanner:
-    """A `Planner` whose calls are observed; what is not defined here is the planner's own.
+    """A `Planner` whose calls are observed; members that are not defined here are the planner's own.
 
-    With `shadow` it plans and counts as usual, but answers with arrival order and no demand.  An arrival and
-    an admission cost O(log waiting) more.
+    With `shadow` it plans and counts as usual, but returns arrival order and no demand.  An arrival and an
+    admission cost O(log waiting) more.
     """
 
     def __init__(self, planner: Planner, seen: Observations) -> None:
@@ -161,7 +161,7 @@ class ObservedPlanner:
         self.shadow = False
         self._now = 0.0
         self._plan_s = 0.0
-        """Seconds of all plans when the last one was noted."""
+        """Total seconds of all plans when the last one was noted."""
         self._last: Plan | LazyPlan | None = None
         self._answered: Plan | None = None
         self._answer = Plan()
@@ -229,7 +229,7 @@ class ObservedPlanner:
                 self._seen.announce(plan, self.observed)
             return plan
         self._seen.shadow_reordered += new and plan.reordered
-        if plan is not self._answered:  # one answer for one plan: adapters compare by identity
+        if plan is not self._answered:  # one answer per plan, because adapters compare by identity
             held = self.observed.held
             ids = [name for name in self._numbers if name not in held]
             self._answered, self._answer = plan, Plan(ids, False, IN_SHADOW, stood_aside=True)
@@ -237,7 +237,7 @@ class ObservedPlanner:
         return self._answer
 
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
-        """`Planner.lazy_plan`; in shadow mode the whole plan is made, to know whether it differs."""
+        """`Planner.lazy_plan`; in shadow mode it makes the whole plan, to see whether that differs."""
         if self.shadow:
             self.plan(cache, now)
             return self._lazy_answer
@@ -257,7 +257,7 @@ class ObservedPlanner:
         return True
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
-        """Return why a waiting or recently admitted request has or had its place.  O(waiting)."""
+        """Return why a request has its place, or had it if it was admitted recently.  O(waiting)."""
         if request_id not in self.observed:
             return self._seen.decisions.of(request_id)
         return {**self._facts(self.observed.request(request_id)), "uncached": None}
@@ -273,8 +273,8 @@ def facts(
 ) -> dict[str, Any]:
     """Return what a plan knew of a waiting request, without its prompt.  O(place in the plan).
 
-    `cluster` is None if it shares nothing, `plan` the last one, made at `now` on the clock of `arrival_time`.
-    `earlier` requests arrived before it and still wait.
+    `cluster` is None if it shares nothing.  `plan` is the last plan, made at `now` on the clock of
+    `arrival_time`.  `earlier` is the number of requests that arrived before it and still wait.
     """
     places = enumerate(plan or (), 1)
     place = next((number for number, name in places if name == request.request_id), None)

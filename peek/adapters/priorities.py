@@ -1,8 +1,8 @@
-"""One planner for each priority, where an engine schedules by priority.
+"""One planner for each priority, for an engine that schedules by priority.
 
 The operator's priorities stand: a request with a smaller number goes first, whatever it shares.  Among equal
-priorities the planner decides.  A planner for each lets the fair lane's bound hold among equals.  Together
-they answer as one.
+priorities a planner decides.  Each priority has its own, so that the fair lane's bound holds among equals.
+Together they act as one.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from peek.protocols import CacheView
 from peek.request import PendingRequest
 
 MOST_PLANNERS: Final = 32
-"""Most priorities with a planner of their own: any client may choose a number."""
+"""Most priorities with a planner of their own, because any client may choose a number."""
 
 _Place: TypeAlias = tuple[int, float, int]
-"""A request's priority, its arrival, and which of the planner's it is."""
+"""A request's priority, its arrival time, and its rank among the planner's requests."""
 
 
 def _of_its_planner(name: str) -> Any:
-    """Return the method of `Planner` of this name, for the planner of the request's priority."""
+    """Return a method that calls `Planner`'s method of this name on the planner of the request's priority."""
     method = getattr(Planner, name)
     return lambda self, request_id, *args: method(self._found(request_id)[0], request_id, *args)
 
 
 def _of_all(name: str) -> Any:
-    """Return the method of `Planner` of this name, for every planner."""
+    """Return a method that calls `Planner`'s method of this name on every planner."""
     method = getattr(Planner, name)
     return lambda self, *args: [method(planner, *args) for planner in self._all()]
 
 
 class PriorityPlanners:
-    """Answers as one `Planner`, with one behind it for each priority.
+    """Acts as one `Planner`, and has one for each priority.
 
     Its methods are those of `Planner`; only their costs differ.  A planner stays when its queue is empty.  If
-    there are `MOST_PLANNERS`, the one empty longest takes a new priority over, with all that it has learned.
-    If none is empty, requests of further priorities have no plan but the order of arrival.
+    there are `MOST_PLANNERS`, the one that has been empty longest takes over a new priority and keeps what it
+    has learned.  If none is empty, requests of further priorities go by arrival, unplanned.
 
     Args:
         make: returns a new planner.
@@ -57,14 +57,14 @@ class PriorityPlanners:
         self._make = make
         self._priority_of = priority_of
         self._planners: OrderedDict[int, Planner] = OrderedDict()
-        """By priority, the one that a request left last at the end."""
+        """By priority; the planner that a request left last is at the end."""
         self._shared = make()
-        """Has the requests of the further priorities."""
+        """The planner with the requests of further priorities."""
         self._others: SortedDict[_Place, str] = SortedDict()
-        """Their ids."""
+        """The ids of these requests."""
         self._where: dict[str, tuple[Planner, _Place]] = {}
         self._asked: dict[Planner, LazyPlan] | None = None
-        """What the last plan is made of so far; None if a request has come, gone, been held or resumed."""
+        """The parts of the last plan so far; None if a request has come, gone, been held or resumed."""
         self._lazy = self._planned = LazyPlan(None)
         self._plan = Plan()
         self.evicts = self._shared.evicts
@@ -139,7 +139,7 @@ class PriorityPlanners:
     def hold(self, request_id: str) -> None:
         """`Planner.hold`."""
         self._found(request_id)[0].hold(request_id)
-        self._asked = None  # requests of further priorities have no plan of their own that would tell
+        self._asked = None  # requests of further priorities have no plan of their own to end
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
         """`Planner.resume`."""
@@ -162,7 +162,7 @@ class PriorityPlanners:
         none_hits = getattr(cache, "lone_requests", -1) == sum(waiting.values())
         for planner, count in waiting.items():
             lone: Any = SimpleNamespace(lone_requests=count if none_hits else -1)
-            if planner.order_matters(lone):  # which asks the cache for nothing else
+            if planner.order_matters(lone):  # it asks the cache for nothing else
                 return True
         return False
 
@@ -178,7 +178,7 @@ class PriorityPlanners:
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
         """Return the plans of all priorities in one, smallest number first.
 
-        A planner is asked when those before it have no more, or if they stand aside.
+        A planner is asked once those before it have no more requests, or if they stand aside.
         """
         last = self._asked
         if last is not None and all(planner.lazy_plan(cache, now) is plan for planner, plan in last.items()):

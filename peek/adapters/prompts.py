@@ -1,7 +1,7 @@
 """Finds the prompt of a call, for routers and gateways in front of an engine.
 
-Of a long prompt `beginning_of` takes the beginning: a key of all of it would keep a router and all others
-waiting.
+Of a long prompt `beginning_of` takes only the beginning, because a key of the whole prompt would block a
+router and all other calls.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FIELDS: Final = (
     "chat_template",
     "chat_template_kwargs",
 )
-"""Attributes that are read of a request object: an OpenAI request of vLLM or of `ray.serve.llm`."""
+"""Attributes that are read from a request object: an OpenAI request of vLLM or of `ray.serve.llm`."""
 
 PARAMETERS: Final = ("vllm_xargs", "custom_params")
-"""Fields of a body that may hold `peek`'s own parameters: in vLLM, in SGLang."""
+"""Fields of a body that may have `peek`'s own parameters: in vLLM, in SGLang."""
 
 TOKEN_KWARGS: Final = ("prompt_token_ids", "request_token_ids")
 MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 ROOM: Final = 2**19
-"""Bytes of a prompt that its key is made of, a token id counted as four; some 10 ms."""
+"""Bytes of a prompt that its key is made of; a token id counts as four.  They take some 10 ms."""
 
 MOST_PARTS: Final = 2**13
-"""Most parts of a call that are looked at, as any client can send millions of empty ones; some 100 ms."""
+"""Most parts of a call that are looked at, as any client can send millions of empty ones: some 100 ms."""
 
 TEXTS: Final = (
     "documents",
@@ -61,14 +61,14 @@ TEXTS: Final = (
     "description",
     "output",
 )
-"""Fields of a body, a message or a part of one that may be long and count as text, first things first."""
+"""Fields of a body, a message or its parts that may be long and count as text, in the order of the prompt."""
 
 
 class Prompt(NamedTuple):
     """The prompt of a call, and what else a router needs of it.
 
     Attributes:
-        most_tokens: most tokens that the answer may have, 0 if the call does not say.
+        most_tokens: most tokens that the answer may have; 0 if the call does not say.
         parameters: the body's own parameters, which may name a session.
     """
 
@@ -80,8 +80,8 @@ class Prompt(NamedTuple):
 def prompt_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
     """Find the prompt of a call; None if the call shows none.
 
-    The keywords `prompt_token_ids` and `request_token_ids` come first, then each argument.  An argument may
-    be the body of an OpenAI request, as a mapping or an object, a text, or token ids.  `namespace` is added
+    The keywords `prompt_token_ids` and `request_token_ids` are tried first, then each argument.  An argument
+    may be the body of an OpenAI request (a mapping or an object), a text, or token ids.  `namespace` is added
     to the prompt's own namespace.
     """
     for name in TOKEN_KWARGS:
@@ -126,7 +126,7 @@ def _fields(request: Any) -> dict[str, Any]:
 
 
 def beginning_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
-    """`prompt_of`, with a key of the first `ROOM` bytes; the rest counts by its length."""
+    """`prompt_of` with a key of only the first `ROOM` bytes; of the rest only the length counts."""
     looks = iter(range(MOST_PARTS))
     cut = {name: beginning(each, ROOM, looks) for name, each in (*enumerate(args), *kwargs.items())}
     named = {name: cut[name][0] for name in kwargs}
@@ -138,10 +138,10 @@ def beginning_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str 
 
 
 def beginning(value: Any, room: int = ROOM, looks: Iterator[object] | None = None) -> tuple[Any, int]:
-    """Return what comes first of a prompt, at most `room`, and the size of all; the same if it is short.
+    """Return the first `room` bytes of a prompt, or `value` itself if it is short, and the whole size.
 
-    Each part that is looked at takes one of `looks`, `MOST_PARTS` unless given.  Where there are no more,
-    parts are left out, and their size, too.
+    Each part that is looked at uses up one of `looks`, by default `MOST_PARTS`.  Once there are none left,
+    further parts and their sizes are left out.
     """
     looks = iter(range(MOST_PARTS)) if looks is None else looks
     if isinstance(value, (str, bytes)):

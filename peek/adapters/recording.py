@@ -1,10 +1,10 @@
-"""Records from inside an engine what its scheduler serves, as a trace of salted block hashes.
+"""Records a trace, as salted block hashes, of what an engine's scheduler serves, from inside the engine.
 
 Goals: never disturb the engine, never fill a disk, and write nothing from which a prompt can be read.
 
 A prompt is hashed when it comes and then forgotten.  The salt is drawn at the start and never written.  A row
-is one `write`, so a killed process loses none.  At half of its allowed size the file becomes `path.1`, in
-place of an older one.  Any error is logged once and ends the recording.
+is one `write`, so a killed process loses no complete row.  At half of its allowed size the file becomes
+`path.1`, in place of an older one.  Any error is logged once and ends the recording.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peek.traffic.tracer import BLOCK_TOKENS, Hashing
 logger = logging.getLogger("peek")
 
 MOST_OPEN: Final = 100_000
-"""Most requests that have come and not ended; the oldest are forgotten."""
+"""Most requests that have come and not ended; if there are more, the oldest are forgotten."""
 
 MIB: Final = 2**20
 
@@ -99,7 +99,7 @@ class Recorder:
             os.close(self._file)
             self._file = self._opened()
         if self._size + len(line) <= self._half:
-            if os.write(self._file, line) < len(line):  # the disk is full: no row stands there in part
+            if os.write(self._file, line) < len(line):  # the disk is full: leave no incomplete row
                 os.ftruncate(self._file, self._size)
                 raise OSError(ENOSPC, os.strerror(ENOSPC), self._path)
             self._size += len(line)
@@ -112,9 +112,9 @@ class Recording:
     """A recorder of `most_mib` that can be switched, and that never raises unless `strict`.
 
     Attributes:
-        wanted: whether a trace is to be written; none is without a path.
+        wanted: whether to write a trace; without a path none is written.
         served: the adapter's follower of requests, for an engine that does not say when they end.
-        statements: reads what requests state; the adapter has the same one, so each fault is told of once.
+        statements: reads what requests state; shared with the adapter, so that each fault is logged once.
     """
 
     def __init__(self, path: str, most_mib: int, strict: bool = False) -> None:
@@ -130,7 +130,7 @@ class Recording:
         return self.wanted and bool(self._path)
 
     def tell(self, what: Callable[[Recorder], None]) -> None:
-        """Call `what` with the recorder, which is made at the first call; nothing if none is written."""
+        """Call `what` with the recorder, made at the first call; does nothing if no trace is written."""
         if not self:
             return
         try:

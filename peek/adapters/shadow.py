@@ -2,10 +2,10 @@
 
 A virtual engine runs beside the real one in the same time (`peek.simulation.live`).  It gets the requests as
 they arrive and orders its own queue with its own planner, against its own cache of the real one's size.
-Since its order saves work, it may get well ahead of the real engine.  So it goes by time, not by steps: its
-steps take as long as the real engine is seen to take for as much work.
+Its order saves work, so it may get well ahead of the real engine.  So it advances by time, not by steps: its
+steps take as long as the real engine's steps with as much work.
 
-The result is a pair for each request: what the real engine found in its cache, and what the virtual one did.
+The result is a pair for each request: the cached tokens that the real and the virtual engine found.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from peek.simulation.workload import SimRequest
 logger = logging.getLogger("peek")
 
 MOST_STEPS: Final = 32
-"""Most virtual steps for one real step: more than a planner in front of the engine could gain."""
+"""Most virtual steps for one real step: more than a planner could gain."""
 
 MOST_GHOSTS: Final = 2000
-"""Requests that only the virtual engine still has, above the number that the real one has."""
+"""Most requests that only the virtual engine still has, beyond the number that the real one has."""
 
 REPORT_EVERY: Final = 1000
 """Requests between two lines in the log."""
@@ -44,11 +44,11 @@ class AnswerLengths:
         self._turn = 0
 
     def note(self, tokens: int, allowed: int) -> None:
-        """Note an answer of `tokens` tokens, of which `allowed` were allowed."""
+        """Note an answer of `tokens` tokens, out of `allowed`."""
         self._last.append((tokens, tokens >= allowed))
 
     def guess(self, allowed: int) -> int:
-        """Return the length of a recent answer, each in turn; `allowed` if it was cut off or none known."""
+        """Return the length of a recent answer, each in turn; `allowed` if it was cut off or is unknown."""
         if not self._last:
             return allowed
         self._turn = (self._turn + 1) % len(self._last)
@@ -71,8 +71,8 @@ class _Pair:
 class Shadow:
     """The virtual engine and the account; `VllmShadow` or `SglangShadow` reports to it what an engine does.
 
-    O(log n) an arrival.  Memory: for the requests that either engine has, at most `MOST_GHOSTS` and twice the
-    real engine's, and for the cache's symbols.
+    O(log n) per arrival.  Memory: for the requests that either engine has, at most `MOST_GHOSTS` plus twice
+    the real engine's, and for the cache's symbols.
 
     Args:
         make: returns a new virtual engine with these step times.
@@ -80,7 +80,7 @@ class Shadow:
     Attributes:
         steps: durations of the real engine's steps.
         requests, prompt_tokens: requests that both engines have admitted, and the tokens of their prompts.
-        hit_tokens, stock_hit_tokens: what the virtual and the real engine found of these in their caches.
+        hit_tokens, stock_hit_tokens: those of the tokens that the virtual and the real engine had cached.
     """
 
     def __init__(self, make: Callable[[MeasuredSteps], Live]) -> None:
@@ -109,13 +109,13 @@ class Shadow:
         namespace: str = "",
         stated: Stated = NOTHING,
     ) -> None:
-        """Note a request that waits, since `at_s` on the clock of `step`.
+        """Note a request that has waited since `at_s` on the clock of `step`.
 
         `key` has its whole units as packed symbols, see `peek.simulation.live`.  `prompt` and `allowed`:
         tokens of its prompt, and most tokens of its answer.
         """
         if request_id in self._pairs:
-            self._forget(request_id)  # its id came back
+            self._forget(request_id)  # the id is used again
         self._count += 1
         pair = self._pairs[request_id] = _Pair(f"{self._count}", prompt, allowed)
         self._by_name[pair.name] = request_id
@@ -153,7 +153,7 @@ class Shadow:
     ) -> None:
         """Note a step of the real engine; see `MeasuredSteps.note`.
 
-        `chunks`: of prompts, each by its start and length.  `decoded`: tokens before each generated one.
+        `chunks`: start and length of each computed part of a prompt.  `decoded`: tokens before each new one.
         """
         tokens = sum([length for _, length in chunks]) + len(decoded)
         if tokens:
@@ -161,7 +161,7 @@ class Shadow:
             self.steps.note(at_s, went_on, tokens, pairs, sum(decoded))
 
     def step(self, now: float) -> None:
-        """Advance the virtual engine to `now`, once enough is known of the real engine's steps."""
+        """Advance the virtual engine to `now`, if enough is known of the real engine's steps."""
         if not self.steps.known:
             return
         self._engine.advance(now, MOST_STEPS)
@@ -232,15 +232,15 @@ class Shadow:
 
 
 class ShadowLifecycle:
-    """The shadows of one attachment, one after the other while the mode is "shadow".
+    """The shadows of one attachment, one at a time while the mode is "shadow".
 
     `make` makes a shadow beside an adapter, or returns why it cannot; None makes none.  A shadow's `account`
-    is a `Shadow`, None before it has seen the engine at work.  Its methods are the events of `tell`.  After
-    an error there is none until the next switch.
+    is a `Shadow`, None before it has seen the engine at work.  `tell` calls a shadow's method by its name.
+    After an error there is no shadow until the mode changes again.
 
     Attributes:
-        shadow: the present one, None without.
-        why_not: why none is made beside the followed adapter, "" if one is or none is followed.
+        shadow: the current one, None if there is none.
+        why_not: why none is made beside the followed adapter; "" if there is one, or no adapter is followed.
     """
 
     def __init__(self, strict: bool, make: Callable[[Any], Any] | None) -> None:
@@ -249,7 +249,7 @@ class ShadowLifecycle:
         self._strict = strict
         self._make = make
         self._before: dict[str, float] = {}
-        """Counters of the earlier shadows."""
+        """Sums of the counters of earlier shadows."""
 
     def follow(self, adapter: Any) -> None:
         """From now on follow the engine of this adapter; None for none."""
@@ -284,7 +284,7 @@ class ShadowLifecycle:
         self.shadow = None
 
     def counters(self) -> dict[str, float]:
-        """Return the counters to export, of all shadows together; empty before the first one."""
+        """Return the counters to export, summed over all shadows; empty before the first one."""
         account: Shadow | None = None if self.shadow is None else self.shadow.account
         if account is None:
             return self._before

@@ -4,8 +4,8 @@ A namespace is one string for everything that keeps equal tokens apart in an eng
 has symbols for token ids that are wider than a symbol.
 
 With EAGLE, cache keys are pairs of neighbouring tokens.  A prompt's symbols are then its tokens from the
-second on, each for the pair that it ends; the first token goes into the namespace.  So prompts share as many
-symbols as they share pairs.
+second on, each of which stands for the pair that it ends; the first token goes into the namespace.  So
+prompts share as many symbols as they share pairs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from peek.errors import InvalidKey
 from peek.trie.keys import MAX_SYMBOL, pack
 
 ALONE: Final = "alone:"
-"""Starts the namespace of a request that shares with none and hits only what its session lends it."""
+"""Starts the namespace of a request that shares with no other and hits only what its session holds."""
 
 OF_A_SESSION: Final = -1
 """Node id of the KV of streaming sessions, which is never evicted."""
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None, first: int | None = None) -> str:
-    """Return the namespace of an extra key and a salt; with pairs as keys, also of a prompt's first token.
+    """Return the namespace of an extra key and a salt, and of a prompt's first token if keys are pairs.
 
-    "" without any of them.  An empty salt counts as none, as in SGLang's `RadixKey`.
+    "" if there is none of these.  An empty salt counts as none, as in SGLang's `RadixKey`.
     """
     owner = (first, extra_key, cache_salt or None)
     return "" if owner == (None, None, None) else json.dumps(owner)
@@ -44,13 +44,13 @@ def owner_of(namespace: str) -> tuple[int | None, str | None, str | None]:
 
 
 FIRST_LETTER: Final = 3 << 29
-"""Wider ids get numbers from here on: above all vocabularies and the 30-bit pad values of old versions."""
+"""Wider ids get symbols from here on: above all vocabularies and the 30-bit pad values of old versions."""
 
 _INT32: Final = np.dtype("<i4")
 
 
 def _plain(tokens: Any, start: int, stop: int | None) -> tuple[bytes, Any]:
-    """Return `tokens[start:stop]` packed, or b"" and a vector if one is wide or there is none.  O(tokens)."""
+    """Return `tokens[start:stop]` packed; b"" and a vector if one is wide or there is none.  O(tokens)."""
     if isinstance(tokens, list):
         tokens, start, stop = tokens[start:stop] if start or stop is not None else tokens, 0, None
         with suppress(InvalidKey):  # a wide id is among them
@@ -59,7 +59,7 @@ def _plain(tokens: Any, start: int, stop: int | None) -> tuple[bytes, Any]:
                 return packed, None
     wide = np.asarray(tokens)[start:stop]
     fits = wide.dtype == np.int64 and wide.ndim == 1 and wide.size > 0
-    if fits and int(wide.view(np.uint64).max()) < FIRST_LETTER:  # what is below 0 is large there
+    if fits and int(wide.view(np.uint64).max()) < FIRST_LETTER:  # as unsigned, values below 0 are large
         return wide.astype(_INT32).tobytes(), None
     return b"", wide
 
@@ -86,7 +86,7 @@ class Alphabet:
     """Packs token ids of any width, and translates them back.
 
     SGLang puts an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
-    Every value from `FIRST_LETTER` on, or below 0, gets a number from there on while its `Letter` lives.
+    Each value that is below 0, or `FIRST_LETTER` or more, gets a symbol of its own while its `Letter` lives.
     """
 
     def __init__(self) -> None:
@@ -102,8 +102,8 @@ class Alphabet:
     def pack(self, tokens: Any, start: int = 0, stop: int | None = None) -> tuple[bytes, tuple[Letter, ...]]:
         """Return `tokens[start:stop]` as packed symbols, and the letters among them, which the caller keeps.
 
-        O(tokens); Python loops over the letters only.  `InvalidKey`: nothing to pack, a value that is not an
-        int of 64 bits, or too many letters.
+        O(tokens); Python loops only over the letters.  `InvalidKey` if there is nothing to pack, if a value
+        is not a 64-bit int, or if there are too many letters.
         """
         packed, wide = _plain(tokens, start, stop)
         if packed:
