@@ -136,7 +136,7 @@ class FleetMetrics:
 
 
 def serve_metrics(collector: Any, port: int) -> None:
-    """Serve `/metrics` of this process on a port; 0 for none.  `InvalidConfig`.  Needs `prometheus_client`."""
+    """Serve `/metrics` of this process on a port; 0: do not.  `InvalidConfig`.  Needs `prometheus_client`."""
     require_whole("metrics_port", port, 0, 65535)
     if port:
         from prometheus_client import CollectorRegistry, start_http_server

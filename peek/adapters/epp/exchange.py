@@ -1,9 +1,9 @@
 """One request as Envoy reports it over ext_proc, and the answers to Envoy's messages.
 
 In the endpoint picker protocol of the Gateway API Inference Extension (its proposal 004) a header and dynamic
-metadata name the picked endpoint.  Request bodies come whole (BUFFERED), or in pieces to send back
-(FULL_DUPLEX_STREAMED), which are kept until the body ends or is too long to be read.  Bodies of answers need
-not come: the stream of messages stays open until the answer has ended.
+metadata name the picked endpoint.  Request bodies come whole (BUFFERED), or in pieces that have to be sent
+back (FULL_DUPLEX_STREAMED) and are kept until the body ends or is too long to be read.  Bodies of answers
+need not come: the stream of messages stays open until the answer has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 LB: Final = "envoy.lb"
 SUBSET_HINT: Final = "envoy.lb.subset_hint"
-UPSTREAM: Final = "upstream.address"  # attribute of an answer, if Envoy is so configured: what served it
+UPSTREAM: Final = "upstream.address"  # attribute of an answer, if Envoy is so configured: who served it
 SESSION: Final = "x-session-id"
 PIECE: Final = 60_000  # bytes of a body that are sent back at a time; gateways take 64 KiB
 NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4  # of `ProcessingMode.BodySendMode`
@@ -36,13 +36,13 @@ class Exchange:
         self._picked: Picked | None = None
         self._session = ""
         self._subset: list[str] | None = None
-        self._mode = -1  # how the request's body comes, -1 where Envoy is too old to say
-        self._answer_mode = NO_BODY  # how the answer's body comes; it does if a part of it has come
+        self._mode = -1  # how the request's body comes; -1 if Envoy is too old to say
+        self._answer_mode = NO_BODY  # how the answer's body comes; changed if a part of it does come
         self._body = bytearray()
         self._good = False  # whether an answer has begun that is not an error
 
     def end(self, complete: bool = False) -> None:
-        """End the request: answered if no error, and `complete` or its answer's body does not come here."""
+        """End the request; answered if no error began, and the body is `complete` or does not come here."""
         if self._picked is not None:
             self._picker.ended(self._picked, self._good and (complete or self._answer_mode == NO_BODY))
 
@@ -70,7 +70,7 @@ class Exchange:
         elif self._picked is not None:
             yield self._plain(kind)
         elif self._mode == FULL_DUPLEX:
-            if ends or len(self._body) > LONGEST_READ:  # of which no more is read
+            if ends or len(self._body) > LONGEST_READ:  # no more of it will be read
                 async for response in self._send_back(kind, ends):
                     yield response
         elif ends or self._mode in (NO_BODY, STREAMED) or kind == "request_body":
@@ -92,7 +92,7 @@ class Exchange:
             self._subset = [name.strip() for name in names if name.strip()]
 
     async def _send_back(self, kind: str, ends: bool) -> AsyncIterator[Any]:
-        """Yield what came of a request in pieces: its headers with the endpoint, its body, its trailers."""
+        """Yield what has come of a request: headers with the endpoint, the body in pieces, trailers."""
         body = bytes(self._body)
         first = await self._pick("request_headers")
         yield first
@@ -169,7 +169,7 @@ class Exchange:
 
 
 def _field(message: Any, namespace: str, name: str) -> Any:
-    """Return a field of the metadata that came with a message, None if it is missing."""
+    """Return a field of the metadata that came with a message; None if it is missing."""
     metadata = message.metadata_context.filter_metadata
     if namespace not in metadata or name not in metadata[namespace].fields:
         return None

@@ -1,8 +1,8 @@
 """Chooses the endpoint of a request: the planner's choice, else the one with the fewest requests.
 
 A gateway sends a request on at once, so this uses `FleetPlanner.place`: no queue, no help.  The planner runs
-in a thread of its own.  If a call of it misses the deadline, the fewest requests decide for that request, and
-the planner hears where it went.  After an internal error, or a call that hangs, they decide for `ASIDE_S`.
+in its own thread.  If it misses the deadline, the fewest requests decide for that request, and the planner
+hears where it went.  After an internal error, or a call that hangs, they decide for `ASIDE_S`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from peek.settings import require_within
 
 logger = logging.getLogger(__name__)
 
-ASIDE_S: Final = 60.0  # for which the fewest requests decide after an error; then a new planner begins
-HUNG_S: Final = 5.0  # seconds that a call of the planner may run, until it counts as hung
-LONGEST_READ: Final = 2**23  # bytes of a body that is read, `ROOM` while late; longer ones are mostly images
-MOST_CALLS: Final = 5_000  # that may wait for their turn; more are more than the planner can catch up with
-REST_S: Final = 1.0  # seconds for which an endpoint gets nothing after another served; doubled each time
+ASIDE_S: Final = 60.0  # seconds for which the fewest requests decide after an error; then a new planner
+HUNG_S: Final = 5.0  # seconds that a call of the planner may run before it counts as hung
+LONGEST_READ: Final = 2**23  # bytes of a body that is read (`ROOM` while late); longer ones are mostly images
+MOST_CALLS: Final = 5_000  # most calls that may wait: the planner could not catch up with more
+REST_S: Final = 1.0  # seconds for which an endpoint gets nothing if another one served its request; doubled
 LONGEST_REST_S: Final = 30.0  # upper bound of such a rest, in seconds
 
 
@@ -74,10 +74,10 @@ class Brain:
     """A planner, its metrics, and the thread in which its calls run; answers are awaited in `loop`."""
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
-        self.runs_since: float | None = None  # when the call began that runs now; None while none does
+        self.runs_since: float | None = None  # start of the call that runs now; None while none runs
         self.fleet = FleetPlanner(options.fleet())
         self.metrics = FleetMetrics(self.fleet)
-        self.abandoned: set[str] = set()  # requests whose place nobody waits for any more, until they end
+        self.abandoned: set[str] = set()  # requests for whose place nobody waits any more, until they end
         self._options = options
         self._loop = loop
         self._clock = clock
@@ -128,7 +128,7 @@ class Brain:
     def place(self, serial: str, body: bytes, session: str, allowed: frozenset[str] | None) -> str:
         """Return the endpoint for a request, one of `allowed` unless that is None; `NoReplica`.
 
-        "" for one that was abandoned before its turn: it may come again by `went`, and counts once.
+        "" for a request that was abandoned before its turn, so that it counts once if `went` follows.
         """
         if serial in self.abandoned:
             return ""
@@ -147,13 +147,13 @@ class Brain:
                     self.fleet.resume(name)
 
     def went(self, serial: str, body: bytes, session: str, endpoint: str) -> None:
-        """Note that a request went to `endpoint` without a choice of the planner's."""
+        """Note that a request went to `endpoint`, which the planner did not choose."""
         request, decode_tokens = self._read(serial, body, session)
         with self.metrics.changing, suppress(PeekError):  # the endpoint has gone, or it is no request
             self.fleet.place(request, decode_tokens, endpoint)
 
     def _read(self, serial: str, body: bytes, session: str) -> tuple[PendingRequest, int]:
-        """Return a request for the planner, and its answer's tokens; an unreadable body shares nothing."""
+        """Return a request for the planner, and its expected answer; an unreadable body shares nothing."""
         decode_tokens = self._options.decode_tokens
         parsed: Any = None
         prompt: Prompt | None = None
@@ -178,14 +178,14 @@ class Brain:
             self.fleet.started(serial, endpoint)
 
     def ended(self, serial: str, endpoint: str) -> None:
-        """Note that a request was answered by `endpoint`, or given up (""); an unknown one is ignored."""
+        """Note that `endpoint` answered a request, or that it was given up (""); unknown ones are ignored."""
         self.abandoned.discard(serial)
         with self.metrics.deciding():
             if serial in self.fleet and not self.fleet.finished(serial, endpoint):
                 self.fleet.cancel(serial)
 
     def join(self, endpoint: str) -> None:
-        """Add an endpoint, with what it still has if it was about to leave."""
+        """Add an endpoint; if it was about to leave, it keeps its requests and prompts."""
         with self.metrics.changing:
             try:
                 self.fleet.resume(endpoint)
@@ -208,14 +208,14 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 class Picker:
-    """Picks endpoints; also a `prometheus_client` collector of its metrics.  Call it from one event loop."""
+    """Picks endpoints, and collects its metrics for `prometheus_client`.  Call it from one event loop."""
 
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._clock = clock
         self._brain = Brain(options, asyncio.get_running_loop(), clock)
         self._endpoints: list[str] = []
-        self._loads: dict[str, int] = {}  # requests at each endpoint that has any, also if it has gone
+        self._loads: dict[str, int] = {}  # requests at each endpoint that has any, even if it is gone
         self._resting: dict[str, float] = {}  # resting endpoints, and when each rest ends
         self._rest_s: dict[str, float] = {}  # length of an endpoint's last rest, until it serves a request
         self._serial = 0
@@ -270,7 +270,7 @@ class Picker:
     async def pick(self, body: bytes, session: str = "", subset: Iterable[str] | None = None) -> Picked:
         """Return a request with its endpoint, one of `subset` if that is given; `NoReplica`.
 
-        Waits for the planner, `deadline_s` at most; it is not asked about a long body.
+        Waits for the planner, at most `deadline_s`; the planner is not asked about a long body.
         """
         allowed = None if subset is None else frozenset(self._endpoints).intersection(subset)
         if not (self._endpoints if allowed is None else allowed):
@@ -296,7 +296,7 @@ class Picker:
         return self._late is not None and not self._late.done()
 
     def _least(self, allowed: frozenset[str] | None) -> str:
-        """Return the endpoint with the fewest requests, a resting one only if all rest; `NoReplica`."""
+        """Return the endpoint with the fewest requests; a resting one only if all rest.  `NoReplica`."""
         names = [name for name in self._endpoints if allowed is None or name in allowed]
         if not names:
             raise NoReplica("the last endpoint went away")
@@ -321,7 +321,7 @@ class Picker:
                 brain.abandoned.add(serial)
                 self._tell(brain, brain.ended, serial, "")
         if not finished:
-            if brain is self._brain:  # else it hangs, and its call may never come back
+            if brain is self._brain:  # a replaced one hangs, and its call may never come back
                 self._late = call
             self._log_once("late", "peek's planner has not answered within its deadline")
             return ""
@@ -361,7 +361,7 @@ class Picker:
         """Note that a request has ended: `answered`, or its client or endpoint went away."""
         if not picked.ended:
             picked.ended = True
-            if answered:  # of its beginning many gateways do not tell
+            if answered:  # many gateways do not report its beginning
                 self._rest_s.pop(picked.endpoint, None)
             self._take_off(picked, answered)
 
@@ -390,7 +390,7 @@ class Picker:
             logger.error("%s; the fewest requests decide meanwhile", text)
 
     def _set_aside(self, what: str, error: BaseException | None = None) -> None:
-        """Replace the planner by a new one without memory, which decides after `ASIDE_S`."""
+        """Replace the planner by a new, empty one, which decides after `ASIDE_S`."""
         logger.error(
             "peek's planner %s; the fewest requests decide for %.0f s", what, ASIDE_S, exc_info=error
         )
@@ -407,6 +407,6 @@ class Picker:
 
 
 def _ignore(call: asyncio.Future[Any]) -> None:
-    """Take note of a late answer's error, so that asyncio does not log it."""
+    """Retrieve a late call's error, so that asyncio does not log it."""
     if not call.cancelled():
         call.exception()

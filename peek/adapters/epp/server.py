@@ -23,10 +23,10 @@ from peek.errors import InvalidConfig
 
 logger = logging.getLogger(__name__)
 
-POLL_S: Final = 1.0  # seconds between two reads of the list of endpoints, names looked up anew
-GRACE_S: Final = 5.0  # seconds that requests under way may take after SIGTERM; others are refused
+POLL_S: Final = 1.0  # seconds between two reads of the list of endpoints; each looks names up again
+GRACE_S: Final = 5.0  # seconds that requests under way may take after SIGTERM; new ones are refused
 SWITCH_S: Final = 0.0005  # seconds for which a thread keeps the interpreter while the other one waits
-LONGEST_MESSAGE: Final = 2**25 + 2**20  # bytes: the longest body of deploy/envoy-epp.yaml, and more around it
+LONGEST_MESSAGE: Final = 2**25 + 2**20  # bytes: the longest body of deploy/envoy-epp.yaml, plus a margin
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
 SERVING: Final = b"\x08\x01"  # gRPC's `HealthCheckResponse` of status SERVING; its only field is a number
@@ -36,7 +36,7 @@ ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missin
 
 
 class EndpointList:
-    """Endpoints named by flags (`host:port`, of a name all addresses) and by a file, see `listed`."""
+    """Endpoints from flags (`host:port`; all addresses of a host name) and from a file, see `listed`."""
 
     def __init__(self, named: Sequence[str], file: str = "") -> None:
         self._named = list(named)
@@ -46,7 +46,7 @@ class EndpointList:
         self._told: set[str] = set()
 
     def read(self) -> list[str]:
-        """Return all endpoints as `ip:port`.  A failed source, logged once, keeps what was known of it."""
+        """Return all endpoints as `ip:port`.  A source that fails is logged once and keeps its endpoints."""
         if self._file:
             try:
                 self._of_file = listed(Path(self._file).read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ async def serve(picker: Picker, address: str) -> tuple[Any, int]:
 
 
 async def follow(picker: Picker, endpoints: EndpointList) -> None:
-    """Read the list of endpoints every `POLL_S`, however long a name server takes; never ends."""
+    """Read the list of endpoints every `POLL_S`, even if a name server is slow; never ends."""
     loop = asyncio.get_running_loop()
     reading: set[asyncio.Future[list[str]]] = set()
     while True:

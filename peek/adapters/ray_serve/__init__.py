@@ -1,4 +1,4 @@
-"""Ray Serve: routers that send a request where its prompt is cached, or where least work waits::
+"""Ray Serve: routers that send a request where its prompt is cached, or where the least work waits::
 
     from peek.adapters.ray_serve import fleet_options
 

@@ -44,9 +44,9 @@ def fleet_options(**options: Any) -> dict[str, Any]:
         **options: options of the routers:
 
             max_ongoing_requests: requests that a replica takes; passed to Ray, too.
-            seats: requests that its engine computes at once, its max_num_seqs.  Places beyond the seats go to
-                requests of which the replica holds half the prompt.  A request without a place waits in its
-                router.
+            seats: requests that its engine computes at once, its max_num_seqs.  Places beyond the seats go
+                only to requests of which the replica holds half the prompt.  A request without a place waits
+                in its router.
             policy: label of the order in which requests wait there for one replica.
             cache_tokens: size of a replica's KV cache, tokens.
             stickiness: see `FleetConfig`.

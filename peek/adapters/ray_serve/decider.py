@@ -24,9 +24,9 @@ from peek.request import PendingRequest
 logger = logging.getLogger("ray.serve.peek")
 
 ASIDE_S: Final = 60.0  # seconds for which Ray's own rule decides after an internal error
-REST_S: Final = 0.1  # seconds for which a replica gets nothing after a refusal; each further one doubles them
+REST_S: Final = 0.1  # seconds for which a replica gets nothing after a refusal; doubled by each further one
 LONGEST_REST_S: Final = 1.6  # upper bound of such a rest, in seconds
-LONGEST_REQUEST_S: Final = 3600.0  # after these a request counts as ended although Ray never told its end
+LONGEST_REQUEST_S: Final = 3600.0  # seconds after which a request counts as ended if Ray reports no end
 MOST_UNTOLD: Final = 1000  # most prompts that are kept for the other routers while the exchange is away
 
 
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 WAITING: Final = ""
 Loads = dict[str, tuple[int, int]]
-"""Number of requests and their tokens by replica; under `WAITING`, of requests that wait in the router."""
+"""By replica: number of requests and their tokens.  Under `WAITING`: those that wait in the router."""
 
 
 @dataclass(eq=False)
@@ -53,15 +53,15 @@ class Sent:
     serial: int
     replica: str
     since_s: float
-    gone: bool = False  # whether Ray has sent it, and so will tell its end there, also if it is refused
+    gone: bool = False  # whether Ray has sent it, and so will report its end there, even if it is refused
     taken: bool = False  # whether it is known that the replica has not refused it
 
 
 class Decider:
     """A planner, and what one router knows of the replicas.  Does no I/O; call it from one thread.
 
-    After an internal error it decides nothing for `ASIDE_S`.  `later` runs what it is given after all that
-    this turn of the event loop brings, so that requests that come together are ordered together.
+    After an internal error it decides nothing for `ASIDE_S`.  `later` runs a function at the end of this turn
+    of the event loop, so that requests that come together are ordered together.
     """
 
     def __init__(
@@ -181,18 +181,18 @@ class Decider:
         )
 
     def tried(self, request: str, sent: Sent) -> None:
-        """Note that Ray has sent a request, known to it by a name of its own, to where it may go."""
+        """Note that Ray has sent a request (`request` is Ray's id) to the replica chosen for it."""
         self._tries.setdefault(request, []).append(sent)
 
     def left(self, request: str, replica: str) -> Sent | None:
-        """Return a request of Ray's that has left a replica, however it ended there; None if unknown."""
+        """Return the request with Ray's id that has left a replica, however it ended; None if unknown."""
         sent = next((each for each in self._tries.get(request, []) if each.replica == replica), None)
         if sent is not None:
             self._forget(request, sent)
         return sent
 
     def refused(self, request: str, sent: Sent) -> None:
-        """Note that a request of Ray's was refused where it was sent, or where a place was asked for."""
+        """Note that the replica refused a request, or refused it a place before it was sent."""
         if not sent.gone:
             self._forget(request, sent)
         self.end(sent, False)
@@ -212,7 +212,7 @@ class Decider:
         self._send_later()
 
     def give_up(self, serial: int) -> None:
-        """Drop a request whose client went away while it waited, or just when it was sent."""
+        """Drop a request whose client went away while it waited, or just as it was sent."""
         if self._waiting.pop(serial, None) is not None:
             self._take_off(serial, "")
         elif serial in self._under_way:
@@ -228,7 +228,7 @@ class Decider:
     # -- replicas --------------------------------------------------------------------------------------
 
     def set_replicas(self, names: Iterable[str]) -> None:
-        """Set the deployment's replicas; the requests of a replica that left end by themselves."""
+        """Set the deployment's replicas; Ray still reports the end of requests at a replica that left."""
         there = set(names)
         for name in sorted(self._replicas - there):
             self._drop(name, False)
@@ -247,7 +247,7 @@ class Decider:
                 self._fleet.other_load(name, *self._others.get(name, (0, 0)))
 
     def lose(self, name: str) -> None:
-        """Drop a dead replica; Ray tells the end of each of its requests."""
+        """Drop a dead replica; Ray reports the end of each of its requests."""
         if name in self._replicas:
             self._drop(name, True)
             self._send()
@@ -317,7 +317,7 @@ class Decider:
     def _share(self) -> int:
         """Return how many seats of each replica are left to the other routers; -1 if there are enough seats.
 
-        Without shares, a router that holds all seats would take each free one before the others hear of it.
+        Otherwise a router that holds all seats would take each free one before the others hear of it.
         """
         mine = len(self._under_way) + len(self._waiting)
         seats = seats_of(self._options)
@@ -335,7 +335,7 @@ class Decider:
     # -- when something goes wrong ---------------------------------------------------------------------
 
     def tick(self) -> None:
-        """End rests, the time after an error, and a request whose end was never told, once they are due."""
+        """End rests, the time after an error, and a request whose end was not reported, once they are due."""
         now = self._clock()
         rested = [name for name, until in self._resting.items() if until <= now]
         for name in rested:
@@ -354,7 +354,7 @@ class Decider:
 
     @contextmanager
     def _contained(self, *theirs: type[Exception]) -> Iterator[None]:
-        """Set the planner aside on an error, except on `theirs`, which a single request can cause."""
+        """Set the planner aside on an error, except on one of `theirs`, which a single request can cause."""
         try:
             yield
         except theirs:

@@ -28,21 +28,21 @@ AT_ONCE: Final = 32  # prompts of others that a router notes before it lets its 
 
 
 class Exchange:
-    """The latest loads of each router, and the newest prompts of all routers."""
+    """Keeps the latest loads of each router, and the newest prompts of all routers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._loads: dict[str, tuple[float, Loads]] = {}
         self._sent: deque[tuple[str, Asked]] = deque()
         self._bytes = 0
-        self._count = 0  # number of prompts told so far, including forgotten ones
+        self._count = 0  # number of prompts received so far, including forgotten ones
 
     async def swap(
         self, router: str, loads: Loads, sent: list[Asked], heard: int
     ) -> tuple[list[Loads], list[Asked], int]:
         """Take a router's loads, and the requests that it `sent` since its last call.
 
-        Returns the others' loads, their prompts since `heard`, 0 at first, and the next `heard`.
+        Returns the others' loads, their prompts since `heard` (0 at first), and the next `heard`.
         """
         now = self._clock()
         self._loads[router] = (now, loads)
@@ -65,7 +65,7 @@ class Exchange:
 
 
 class ExchangeClient:
-    """One router's connection to the exchange; `find` returns that, or None, and is called in a thread."""
+    """One router's connection to the exchange.  `find`, called in a thread, returns the exchange or None."""
 
     def __init__(self, decider: Decider, find: Callable[[], Any]) -> None:
         self.routers = 1  # number of routers that this one knows of, itself included
@@ -79,7 +79,7 @@ class ExchangeClient:
         self._task = in_no_context(self._keep())
 
     def want(self, wanted: bool) -> None:
-        """Start or stop the calls: without a replica there is nothing to exchange."""
+        """Start or stop the calls; without a replica there is nothing to exchange."""
         if wanted:
             self._wanted.set()
         else:

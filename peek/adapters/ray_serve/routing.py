@@ -19,7 +19,7 @@ from peek.fleet.prompt_keys import text_key
 
 logger = logging.getLogger("ray.serve.peek")
 
-DOUBT_S: Final = 0.01  # seconds in which Ray tries a refused request again after it has told its end
+DOUBT_S: Final = 0.01  # seconds within which Ray retries a refused request after it has reported its end
 
 if TYPE_CHECKING:
     _Base = Any
@@ -31,7 +31,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
     """The part of `FleetRouter` that is not from Ray; override `prompt_of` to find prompts elsewhere."""
 
     def initialize_state(self, **options: Any) -> None:
-        """Set the router up; Ray passes `request_router_kwargs`.  `InvalidConfig` as of `fleet_options`."""
+        """Set the router up; Ray passes `request_router_kwargs`.  `InvalidConfig` as in `fleet_options`."""
         self._options = checked(options)
         self._decider: Decider | None = None
         self._exchange: ExchangeClient | None = None
@@ -50,7 +50,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             )
 
     def prompt_of(self, pending_request: Any) -> Prompt | None:
-        """Return the prompt of a request of Ray's, None if it shows none."""
+        """Return the prompt of Ray's request; None if it shows none."""
         metadata = pending_request.metadata
         return beginning_of(pending_request.args, pending_request.kwargs, metadata.multiplexed_model_id)
 
@@ -116,14 +116,14 @@ class FleetRouting(_Base):  # type: ignore[misc]
         return Asked(*prompt.key, decode_tokens, session)
 
     def on_send_request(self, replica_id: Any) -> None:
-        """Note that the chosen request is sent; Ray calls this at once, and not for `choose_replica`."""
+        """Note that the chosen request is sent; Ray calls this right away, but not for `choose_replica`."""
         super().on_send_request(replica_id)
         if self._chosen is not None:
             self._chosen.gone = True
             self._chosen = None
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
-        """Note that a replica has not refused a request; Ray may have told its end before."""
+        """Note that a replica has not refused a request; Ray may have reported its end before."""
         super().on_request_routed(pending_request, replica_id, result)
         sent = getattr(pending_request, "peek_sent", None)
         if sent is not None:
@@ -136,7 +136,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         sent = None if decider is None else decider.left(internal_request_id, replica_id.unique_id)
         if decider is None or sent is None:
             return
-        if sent.gone and not sent.taken:  # Ray may be about to try again, since it was refused
+        if sent.gone and not sent.taken:  # it may have been refused, and Ray be about to try again
             asyncio.get_running_loop().call_later(DOUBT_S, decider.end, sent, True)
         else:
             decider.end(sent, True)
@@ -174,7 +174,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         return {**decider.status(), "routers": exchange.routers, "exchange_failures": exchange.failures}
 
     async def _export(self) -> None:
-        """Export the status once a second as metrics of Ray, which puts `ray_` before their names."""
+        """Export the status once a second as metrics of Ray, which prefixes their names with `ray_`."""
         name = self._deployment_id.name
         try:
             metrics = RouterMetrics(self._deployment_id.app_name, name)
@@ -232,7 +232,7 @@ class RouterMetrics:
         """Export a status; counters grow by the difference to the last one."""
         for field, gauge in self._gauges.items():
             gauge.set(float(status.get(field, 0)), self._labels)
-        for name in self._replicas | set(status["replicas"]):  # one that is gone has nothing
+        for name in self._replicas | set(status["replicas"]):  # a replica that is gone has no load
             load = status["replicas"].get(name, {})
             for field, gauge in self._of_replicas.items():
                 gauge.set(float(load.get(field, 0)), {**self._labels, "replica": name})

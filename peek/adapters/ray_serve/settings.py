@@ -66,7 +66,7 @@ ACTOR_NAME: Final = "peek_exchange"
 
 
 def why_stand_aside() -> str:
-    """Return why Ray's own router has to decide with this version of Ray; "" if it need not."""
+    """Return why Ray's own router has to decide with this version of Ray; "" if it does not."""
     try:
         found = version("ray")
     except PackageNotFoundError:
@@ -77,7 +77,7 @@ def why_stand_aside() -> str:
 
 
 def find_exchange(deployment_id: Any) -> Any:
-    """Find a deployment's exchange by name, the same for all routers (an update has two); or None."""
+    """Find a deployment's exchange, the same for all routers (in an update there are two); or None."""
     import ray
     from ray.serve._private.constants import SERVE_DEPLOYMENT_ACTOR_PREFIX, SERVE_NAMESPACE
 

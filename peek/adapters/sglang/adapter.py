@@ -1,6 +1,6 @@
 """One planner beside one SGLang `SchedulePolicy`, or one for each priority.
 
-There is no clock.  With tensor parallelism each rank has its own scheduler, and all must reach the same
+It uses no wall clock.  With tensor parallelism each rank has its own scheduler, and all must reach the same
 order.  Wall time differs between them; the prefill work admitted so far, in tokens, does not.
 """
 
@@ -34,18 +34,18 @@ from peek.request import PendingRequest
 logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
-"""Nominal seconds for a prompt token; they matter only where a policy uses seconds (`slo_s`)."""
+"""Nominal seconds for a prompt token; they matter only if a policy uses seconds (`slo_s`)."""
 SPARE: Final = 8
-"""Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
+"""Requests in the plan's order after the last that a batch has room for, because SGLang passes over some."""
 _MOST_TOLD: Final = 128
-"""Waiting requests up to which SGLang's load snapshots look at each; of more, SGLang makes an estimate."""
+"""Up to this number of waiting requests SGLang's load snapshots look at each; above it SGLang estimates."""
 OF_POLICY: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 _LIMITS: Final = ("max_running_requests", "max_prefill_tokens", "chunked_prefill_size")
 _OF_SCHEDULER: Final = (*_LIMITS, "running_batch.reqs", "waiting_queue")
 
 
 def schedule_policy(policy: Any) -> str:
-    """Return the `--schedule-policy` in force; without a prefix cache SGLang itself falls back to fcfs."""
+    """Return the `--schedule-policy` in force; without a prefix cache SGLang itself uses fcfs."""
     return str(getattr(policy.policy, "value", policy.policy))
 
 
@@ -60,7 +60,7 @@ class SglangAdapter(EngineAdapter):
         self.policy = policy
         self._scheduler = scheduler
         self._by_priority = bool(policy.enable_priority_scheduling)
-        # SGLang shows a prefix to others when its prefill ends.
+        # SGLang shows a prefix to others only when its prefill ends.
         gate = PrefillsInFlight() if settings.config.sees_prefills else False
         rank = self._rank
         priority_of = (lambda rid: int(rank(self._waiting[rid].request())[0])) if self._by_priority else None
@@ -79,10 +79,10 @@ class SglangAdapter(EngineAdapter):
         self._turns: dict[str, Waiting] = {}
         """The waiting requests that are turns of streaming sessions."""
         self._exact = not caches.is_fed_from_elsewhere(cache)
-        """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share."""
+        """Whether SGLang finds exactly the view's tokens; the view counts KV on the host only in part."""
         self._line = Line(self._rank if self._by_priority else None)
         self._arrived: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
-        """By request, also a retracted one: its arrival, and the engine's entry time at that moment."""
+        """By request, also if retracted: its arrival, and the engine's entry time at that moment."""
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not caches.shows_nodes(cache)
         logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
@@ -91,7 +91,7 @@ class SglangAdapter(EngineAdapter):
         self._take_over_snapshots()
 
     def _rank(self, request: Any) -> tuple[int, float]:
-        """Return what SGLang sorts by where it schedules by priority."""
+        """Return the key by which SGLang sorts if it schedules by priority."""
         return request.priority * self.policy.priority_sign, entry_time(request)
 
     def _take_over_eviction(self, cache: Any) -> None:
@@ -108,7 +108,7 @@ class SglangAdapter(EngineAdapter):
         caches.set_strategy(cache, strategy)
 
     def _take_over_snapshots(self) -> None:
-        """Answer for SGLang whether its load snapshots can rely on what each waiting request says.  O(1)."""
+        """Tell SGLang whether its load snapshots can rely on the requests' cached lengths.  O(1)."""
         policy, call, tell = self.policy, self._shield.call, self._tell_cached
         stock = getattr(policy, "waiting_queue_prefix_matched", None)
         if stock is not None:
@@ -127,10 +127,10 @@ class SglangAdapter(EngineAdapter):
         """Take the place of `calc_priority`: order `queue` in place; False leaves it to SGLang's own policy.
 
         Requests that the next batch may admit come first, in the plan's order; the others follow as SGLang
-        queued them, or by priority.  With requests in quarantine all stand as planned.
+        queued them, or by priority.  If requests are in quarantine, the whole queue is in planned order.
 
         O(in flight), and 1 ns per waiting request, while neither queue nor cache changes.  Otherwise also
-        O(changes), and the plan as far as it is needed: all of it where all stand by it.  See `Line.follow`.
+        O(changes), and the plan as far as it is needed, in the last case all of it.  See `Line.follow`.
         """
         for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
             self._end(rid)
@@ -139,7 +139,7 @@ class SglangAdapter(EngineAdapter):
             self._sync(queue)
         self._renew_turns()
         planner = self.planner
-        # One alone needs no plan, unless for eviction, which needs the plan's view of the cache.
+        # A single request needs no plan, except for eviction, which needs the plan's view of the cache.
         if len(planner) == 0 or (len(planner) == 1 and not planner.evicts):
             for rid, entry in self._waiting.items():
                 request: Any = entry.request()
@@ -152,10 +152,10 @@ class SglangAdapter(EngineAdapter):
         return self._away
 
     def _follow(self, plan: LazyPlan, queue: list[Any]) -> None:
-        """Put the queue into the order of a plan, as far as `order` says."""
+        """Put the queue into the order of a plan, as `order` describes."""
         if plan.stood_aside:
             planned: list[Any] = []
-        elif len(self.quarantine):  # those in quarantine keep SGLang's places for them
+        elif len(self.quarantine):  # requests in quarantine keep the places that SGLang gave them
             places, ids = sorted(queue, key=self._rank) if self._by_priority else queue, iter(plan)
             planned = [it if self._is_apart(it) else self._waiting[next(ids)].request() for it in places]
         else:
@@ -163,13 +163,13 @@ class SglangAdapter(EngineAdapter):
         if self._away or planned:
             self.reordered += self._line.put(queue, planned)
         self._followed, self._away = plan, not plan.stood_aside
-        if self._touches:  # what the first 128 wait for: with each plan, not in every 32nd turn only
+        if self._touches:  # refresh what the first 128 wait for with each plan, not just every 32nd turn
             self.policy._waiting_prefix_refresh_calls = 0
         if not hasattr(self.policy, "waiting_queue_prefix_matched"):  # 0.5.17 does not ask
             self._tell_cached(queue)
 
     def _tell_cached(self, queue: list[Any]) -> bool:
-        """Write what is cached of each waiting request, for load snapshots; False if too many wait."""
+        """Write the cached length of each waiting request, for load snapshots; False if too many wait."""
         if len(queue) > _MOST_TOLD:
             return False
         cached_len, waiting = self.planner.cached_len, self._waiting
@@ -179,10 +179,10 @@ class SglangAdapter(EngineAdapter):
         return True
 
     def _head_of(self, plan: LazyPlan) -> list[Any]:
-        """Return the head of a plan: what a batch has seats for and can compute, and `SPARE` more."""
+        """Return the head of a plan: requests that fit into a batch by seats and tokens, and `SPARE` more."""
         scheduler = self._scheduler
         seats, tokens = int(scheduler.max_running_requests), int(scheduler.max_prefill_tokens)
-        if not self._by_priority:  # else those that run may be preempted
+        if not self._by_priority:  # by priority, running requests may be preempted
             seats -= len(scheduler.running_batch.reqs)
         chunk = int(scheduler.chunked_prefill_size or 0)
         tokens = min(tokens, chunk) if chunk > 0 else tokens
@@ -202,7 +202,7 @@ class SglangAdapter(EngineAdapter):
         return planned
 
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
-        """Note a batch of `requests`, and the `queue` left: idle or full, a server asks for no order.
+        """Note a batch of `requests`, and the `queue` left, since an idle or full server asks for no order.
 
         O(batch + changes), and 1 ns per waiting request.
         """
@@ -226,7 +226,7 @@ class SglangAdapter(EngineAdapter):
             self._take_in(request)
 
     def _renew_turns(self) -> None:
-        """Let the turns arrive again whose sessions lend something else now: their keys have changed."""
+        """Let turns arrive again if the KV that their sessions lend them, and so their keys, has changed."""
         lends = self._door.lends
         for entry in list(self._turns.values()):
             request = entry.request()
@@ -235,7 +235,7 @@ class SglangAdapter(EngineAdapter):
                 self._take_in(request)
 
     def _take_in(self, request: Any) -> None:
-        # By reference: two may have one `rid`.
+        # By reference, because two requests may have one `rid`.
         self.quarantine.accepts(ref(request), partial(self._add, request), str(request.rid))
 
     def _is_apart(self, request: Any) -> bool:
@@ -246,7 +246,7 @@ class SglangAdapter(EngineAdapter):
         self._door.release(self._in_flight.pop(rid))
 
     def _left(self, request: Any) -> None:
-        """Note that a request is not in the queue; ignored if it is not known to wait."""
+        """Note that a request has left the queue; ignored if it is not known to wait."""
         entry = self._waiting.get(request.rid)
         if entry is not None and entry.request() is request:
             self._leave(request)
@@ -264,13 +264,13 @@ class SglangAdapter(EngineAdapter):
             return
         expected = partial(self.planner.cached_len, rid) if self._exact else None
         self._work_done += self._admit(request, rid, cached_of(request), expected)
-        self._in_flight[rid] = entry  # its pages are still compared with
+        self._in_flight[rid] = entry  # prompts are still compared with its pages
         if entry.prefill_ended():
             self._end(rid)
 
     def _arrival_of(self, request: Any) -> float:
         """Return the arrival of a request that enters the queue; a retracted one keeps its own.  O(1)."""
-        # By priority it arrives anew where that renews the entry time, by which SGLang sorts equals.
+        # By priority it counts as new if SGLang has renewed the entry time, by which it sorts equals.
         entered, known = entry_time(request), self._arrived.get(request)
         if known is None or (self._by_priority and known[1] != entered):
             known = self._arrived[request] = (self.now, entered)
@@ -307,7 +307,7 @@ class SglangAdapter(EngineAdapter):
             self._turns[rid] = entry
 
     def detach(self) -> None:
-        """Give policy, cache and queue their own back, and let insertions report to nothing.  O(queue)."""
+        """Give policy, cache and queue back their own parts, and stop reports of insertions.  O(queue)."""
         vars(self.policy).pop("waiting_queue_prefix_matched", None)
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:

@@ -38,7 +38,7 @@ _MATCHING: Final = (
 
 
 def why_not_understood(cache: Any) -> str | None:
-    """Return why matches of `cache` cannot be predicted, None if `make_view` can."""
+    """Return why matches of `cache` cannot be predicted; None if `make_view` can."""
     kind = type(cache)
     if getattr(cache, "disable", True):
         return "prefix caching is off"
@@ -69,7 +69,7 @@ def why_not_understood(cache: Any) -> str | None:
 
 
 def _base_of(kind: type) -> type | None:
-    """Return SGLang's own class that a cache is of or derives from, None without."""
+    """Return SGLang's own class that a cache is of or derives from; None if there is none."""
     for base in kind.__mro__:
         if f"{base.__module__.removeprefix('sglang.srt.mem_cache.')}.{base.__name__}" in _UNDERSTOOD:
             return base
@@ -81,7 +81,7 @@ class Hybrid(NamedTuple):
 
     Attributes:
         window: tokens of sliding-window KV before that point; 0 if the model has no such window.
-        has_window, has_state: whether a node has that KV, and a state of recurrent layers; None: not needed.
+        has_window, has_state: tests whether a node has that KV, or a recurrent state; None: not needed.
     """
 
     window: int
@@ -90,7 +90,7 @@ class Hybrid(NamedTuple):
 
 
 def hybrid_of(cache: Any) -> Hybrid | None:
-    """Return what the model of a cache needs, None if that is full attention only."""
+    """Return what the model of a cache needs; None if it has only full attention."""
     window, state = map(_parts(cache).get, ("SWA", "MAMBA"))
     if window is not None or state is not None:
         size = 0 if window is None else int(window.sliding_window_size)
@@ -117,12 +117,12 @@ def is_bigram(cache: Any) -> bool:
 
 
 def tree_core(cache: Any) -> Any:
-    """Return what holds root and strategy: the cache itself, or the core of a `UnifiedRadixCache`."""
+    """Return the object with root and strategy: the cache itself, or the core of a `UnifiedRadixCache`."""
     return getattr(cache, "tree_core", cache)
 
 
 def shows_nodes(cache: Any) -> bool:
-    """Whether the tree is made of Python nodes; the Rust core raises `NotImplementedError` instead."""
+    """Whether the tree is made of Python nodes; asked for one, the Rust core raises `NotImplementedError`."""
     try:
         return hasattr(tree_core(cache), "root_node")
     except NotImplementedError:
@@ -132,15 +132,15 @@ def shows_nodes(cache: Any) -> bool:
 MOST_TOKENS: Final = 1 << 22
 """Most tokens of the keys that are remembered until a walk: about 32 MiB."""
 _OF_A_KEY: Final = 64
-"""What a key takes besides its tokens, in tokens: while one request waits at a time there is no walk."""
+"""What a key counts besides its tokens, in tokens: while only one request waits, no walk clears the keys."""
 
 
 class Insertions:
     """The keys inserted into a cache, so that a walk need not look everything up again.
 
     The hook around `insert` of SGLang's classes reports to `cache.peek`, which is this object.  Before its
-    first report, and after an internal error, nothing is known: each walk looks everything up.  `size`
-    returns the tokens in the cache, evictable and locked; `count` counts the insertions so far.
+    first report, and after an internal error, each walk looks everything up.  `size` returns the number of
+    tokens in the cache, evictable and locked; `count` is the number of insertions so far.
     """
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
@@ -149,9 +149,9 @@ class Insertions:
         self._size = size
         self._door = door
         self._came = 0
-        """Tokens that insertions have added."""
+        """Number of tokens that insertions have added."""
         self._keys: list[Any] = []
-        """The latest insertions' keys, as many as are remembered."""
+        """The remembered keys, those of the latest insertions."""
         self._tokens = 0
         cache.peek = self
 
@@ -183,7 +183,7 @@ class Insertions:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Insertions so far, and tokens that have left, up to a constant; None before the first.  O(1)."""
+        """Insertions so far, and tokens that have left plus a constant; None before the first.  O(1)."""
         return (self.count, self._came - self._size()) if self.count else None
 
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
@@ -207,7 +207,7 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     """Return a read-only `CacheView` of SGLang's prefix cache, for keys that `door` makes."""
     core, hybrid, insertions = tree_core(cache), hybrid_of(cache), None
     told = type(cache).insert is getattr(_base_of(type(cache)), "insert", None)
-    if told and hybrid is None and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
+    if told and hybrid is None and not is_fed_from_elsewhere(cache):  # else KV may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
     if shows_nodes(cache):
         return NodeView(door, insertions, lambda: core.root_node, hybrid)
@@ -228,7 +228,7 @@ def is_fed_from_elsewhere(cache: Any) -> bool:
 def lender_of(cache: Any) -> Callable[[Any, int], int]:
     """Return `lent(request, limit)`: tokens, at most `limit`, that a request's streaming session lends it.
 
-    If that holds nothing, or the cache has no such sessions, the answer is -1 and the tree is asked.
+    It returns -1 if the session holds nothing, or the cache has no such sessions; then the tree is asked.
     """
     sessions: Any = getattr(cache, "session", None)
     if not hasattr(sessions, "will_lend_record"):
@@ -240,14 +240,14 @@ def lender_of(cache: Any) -> Callable[[Any, int], int]:
             return -1
         kv = sessions.slots[request.session.session_id].kv
         length = min(int(kv.kv_committed_len), limit)
-        # If a sliding window has dropped more than that, SGLang goes back to a whole page.
+        # If a sliding window has dropped more than `length`, SGLang goes back to a whole page.
         return length - length % page if page > 1 and kv.max_evicted_seqlen > length else length
 
     return lent
 
 
 class DemandStrategy:
-    """An `EvictionStrategy` before SGLang's own, `inner`: by `demand` for a node's id first.  O(levels)."""
+    """An `EvictionStrategy` by `demand` for a node's id, then by SGLang's own, `inner`.  O(levels)."""
 
     def __init__(self, inner: Any, demand: Callable[[int], float]) -> None:
         self.inner = inner

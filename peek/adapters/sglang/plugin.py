@@ -1,4 +1,4 @@
-"""How SGLang loads `peek`: `register` where it has plug-ins (0.5.11), else `run_scheduler_process`."""
+"""How SGLang loads `peek`: by `register` if it has plug-ins (0.5.11), else by `run_scheduler_process`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ REPLACED: Final = ("fcfs", "lpm")
 """Values of `--schedule-policy` that `peek` always replaces."""
 
 REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
-"""The variable that makes it replace any other value, too."""
+"""The variable that makes `peek` replace any other value, too."""
 
 
 def why_stand_aside(policy: Any, scheduler: Any) -> str | None:
-    """Return why SGLang's own order stays beside this `SchedulePolicy`, None if there is no reason.
+    """Return why SGLang's own order stays with this `SchedulePolicy`; None if there is no reason.
 
-    `EngineMismatch`: it lacks a member that is needed.
+    `EngineMismatch` if it lacks a member that is needed.
     """
     require(policy, OF_POLICY, "SGLang")
     if setting_of(scheduler, "disaggregation_mode") == "decode":
@@ -64,14 +64,14 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
 
 def _rank(scheduler: Any, name: str) -> int:
     """Return a rank of this process; 0 if none is found."""
-    # 0.5.9 has it in the scheduler, 0.5.17 in its `ps`, 0.5.23 in a record of the process.
+    # It is in the scheduler (0.5.9), in its `ps` (0.5.17), or in a record of the process (0.5.23).
     places = [scheduler, getattr(scheduler, "ps", None)]
     with suppress(ImportError):
         from sglang.srt.runtime_context import get_parallel
 
         places.append(get_parallel())
     for place in places:
-        with suppress(Exception):  # a record that is not filled in yet may raise anything
+        with suppress(Exception):  # a record that has not been filled in yet may raise anything
             value = getattr(place, name, None)
             if isinstance(value, int):
                 return value
@@ -79,7 +79,7 @@ def _rank(scheduler: Any, name: str) -> int:
 
 
 def ranks_of_one_queue(arguments: Any) -> int:
-    """Return how many schedulers these `ServerArgs` start for each queue; 0 without them: unknown."""
+    """Return how many schedulers these `ServerArgs` start for each queue; 0 if there are no `ServerArgs`."""
     if arguments is None:
         return 0
     tp, pp, dp = (int(getattr(arguments, f"{kind}_size", 1) or 1) for kind in ("tp", "pp", "dp"))
@@ -89,8 +89,8 @@ def ranks_of_one_queue(arguments: Any) -> int:
 def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
     """Return a function that each rank calls with its own mode, and that returns the first rank's to all.
 
-    It is a broadcast on the CPU over SGLang's group of tensor-parallel ranks, which order one queue equally
-    often.  None with one rank, and with pipeline or context-parallel ranks, which do not.
+    It is a broadcast on the CPU over SGLang's group of tensor-parallel ranks, which all order the queue
+    equally often.  None with one rank, and with pipeline or context-parallel ranks, which do not.
     """
     group = getattr(scheduler, "attn_tp_cpu_group", None)
     ranks = ranks_of_one_queue(getattr(scheduler, "server_args", None))
@@ -112,7 +112,7 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
 
 
 def attach(policy: Any, settings: Settings, scheduler: Any) -> Attachment[SglangAdapter]:
-    """Return the attachment of one `SchedulePolicy`, which is that of `scheduler`."""
+    """Return the attachment of `policy`, the `SchedulePolicy` of `scheduler`."""
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, scheduler),
@@ -131,7 +131,7 @@ def after_policy(settings: Settings, _found: Any, scheduler: Any, /, *_args: Any
 
 
 def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Hook around `calc_priority(waiting_queue, ...)`; no name of SGLang's may clash with names here."""
+    """Hook around `calc_priority(waiting_queue, ...)`; SGLang's argument names must not clash with ours."""
     attachment, ordered = getattr(policy, "peek", None), False
     if attachment is not None:
         queue = args[0] if args else kwargs["waiting_queue"]
@@ -145,12 +145,12 @@ def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
         return stock(policy, *args, **kwargs)
     touch = getattr(policy, "_touch_waiting_prefixes", None)
     if touch is not None:
-        touch(None, queue)  # a cache-aware policy would have matched all, which keeps them recent
-    return False  # 0.5.9: no prefixes were matched; later versions return nothing
+        touch(None, queue)  # a cache-aware policy would have matched all prompts and so kept them recent
+    return False  # for 0.5.9: no prefixes were matched; later versions return nothing
 
 
 def record(attachment: Any, event: str, queue: Any) -> None:
-    """Report the waiting queue to a method of `Served`, which is there while a trace is written."""
+    """Report the waiting queue to a method of `Served`, which exists while a trace is written."""
     recording = attachment.recording
     recording.served = (recording.served or Served(recording.statements)) if recording else None
     recording.tell(lambda recorder: getattr(recording.served, event)(queue, recorder))
@@ -164,10 +164,10 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
     record(attachment, "turned", getattr(scheduler, "waiting_queue", ()))
     batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
     attachment.foretold.tell("turned", scheduler, batch, getattr(found, "running_batch", None))
-    adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
+    adapter = attachment.adapter  # not `working`, which counts calls: this belongs to the same call
     if adapter is not None:
         attachment.call(adapter.turned, [] if batch is None else batch.reqs, scheduler.waiting_queue)
-        attachment.count()  # also without a batch: an abort may have left nothing that waits
+        attachment.count()  # also without a batch: after an abort no request may wait any more
 
 
 def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -188,7 +188,7 @@ INSERTS: Final = (
 
 
 def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
-    """Return all hooks in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
+    """Return all hooks in SGLang's own methods: method, position ("after" or "around"), and hook."""
     policy = partial(after_policy, settings)
     return [
         ("sglang.srt.managers.scheduler.Scheduler.init_schedule_policy", "after", policy),
@@ -210,13 +210,13 @@ def asks_to_replace() -> bool:
 
 
 def configured_or_exit() -> Settings | None:
-    """Return what the environment asks for, None if it asks for nothing; a mistake ends the process."""
+    """Return the settings of the environment; None if it asks for nothing.  A mistake ends the process."""
     try:
         asks_to_replace()
         settings = requested_settings(None)
     except PeekError as error:
         logger.critical("peek: %s", error)
-        raise SystemExit(f"peek: {error}") from error  # of another error SGLang makes a line in the log
+        raise SystemExit(f"peek: {error}") from error  # SGLang would only log any other error
     if settings.config.is_stock and not settings.trace_file:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
         return None

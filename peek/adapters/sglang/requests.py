@@ -1,4 +1,4 @@
-"""SGLang's requests: reading, translating and following them.  Only `Followed` keeps a request alive."""
+"""Reads, translates and follows SGLang's requests.  Only `Followed` keeps a request alive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peek.trie.keys import SYMBOL_BYTES, PageTable, heads_of
 
 
 def prompt_of(request: Any) -> tuple[Any, int]:
-    """Return a request's tokens (read only; with those before a retraction), and how many may match."""
+    """Return a request's tokens (read-only; with answers before a retraction), and how many may match."""
     tokens = request.origin_input_ids
     if len(request.output_ids):
         tokens = tokens + request.output_ids
@@ -31,7 +31,7 @@ def prompt_of(request: Any) -> tuple[Any, int]:
 
 
 def request_namespace(request: Any, first: int | None = None) -> str:
-    """Return what keeps a request's tokens apart from equal tokens of others; `first` as `namespace_of`."""
+    """Return what keeps a request's tokens apart from equal ones of others; `first`: see `namespace_of`."""
     if getattr(request, "positional_embed_overrides", None) is not None:
         return ALONE + str(request.rid)
     return namespace_of(request.extra_key, getattr(request, "cache_salt", None), first)
@@ -46,9 +46,9 @@ def tenant_of(request: Any, tenants: str) -> str:
 
 
 def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
-    """Return what a request states in `custom_params`; its session else is SGLang's, or the routing key."""
+    """Return what `custom_params` states; if no session, it is SGLang's own session or the routing key."""
     own = getattr(getattr(request, "session", None), "session_id", None)
-    key = None if tenants == "named" else getattr(request, "routing_key", None)  # else it is the tenant
+    key = None if tenants == "named" else getattr(request, "routing_key", None)  # "named": the tenant
     parameters = getattr(request.sampling_params, "custom_params", None)
     return statements.of(parameters, (own, getattr(request, "session_id", None), key))
 
@@ -72,12 +72,12 @@ def cached_of(request: Any) -> int:
     """Return the tokens that SGLang found in its cache for a request of the batch that it has just made."""
     if not getattr(request, "retracted_stain", False):
         return int(request.cached_tokens)
-    found = getattr(request, "prefix_len", None)  # `cached_tokens` stands still once it was retracted
+    found = getattr(request, "prefix_len", None)  # `cached_tokens` no longer changes after a retraction
     return len(request.prefix_indices) if found is None else int(found)
 
 
 def entry_time(request: Any) -> float:
-    """Return when the request entered the waiting queue, on the engine's clock; breaks ties in a priority."""
+    """Return when a request entered the waiting queue, on the engine's clock; it breaks ties in priority."""
     return float(request.time_stats.wait_queue_entry_time)
 
 
@@ -86,12 +86,12 @@ class Waiting:
     """A request in the planner or in flight, translated.
 
     Attributes:
-        request: a reference, since an idle server asks for no order, and would keep its last batch.
-        outputs: tokens that it had generated when it came.
+        request: a weak reference; an idle server asks for no order, and its last batch would be kept alive.
+        outputs: number of tokens that it had generated when it came.
         num_tokens, limit: tokens of its prompt, and those that may be matched.
         lent: tokens that its session lends it in place of the cache; -1 if the cache is asked.
-        key: the planner's key; one without symbols is alone in its namespace.
-        session: the session that it states, else the one that the prompt seems to belong to.
+        key: the planner's key; a request without symbols is alone in its namespace.
+        session: the session that it states, else the one that the prompt seems to continue.
     """
 
     request: ref[Any]
@@ -116,11 +116,11 @@ class Waiting:
 class Translator:
     """Translates prompts for one cache, of pages of `page_tokens`.
 
-    With `bigram` its keys are pairs of neighbours; a prompt has one pair less than tokens.  `lends`: see
+    With `bigram` the keys are pairs of neighbours; a prompt has one pair less than tokens.  `lends`: see
     `lender_of`.
 
     Attributes:
-        pages: the table of pages, None for pages of one token.
+        pages: the table of pages; None for pages of one token.
         lent: tokens that sessions lend, by the namespace of the request.
     """
 
@@ -138,7 +138,7 @@ class Translator:
     def translate(self, request: Any, session: str = "") -> Waiting:
         """Translate a request, with the session that it states; call `release` later.  O(tokens).
 
-        `InvalidKey`: a token id below 0, or one that is no int.  Nothing is kept then.
+        `InvalidKey` for a token id below 0, or one that is no int; nothing is kept then.
         """
         tokens, limit = prompt_of(request)
         skipped = int(self.bigram)
@@ -160,14 +160,14 @@ class Translator:
                 if self.bigram:
                     made.namespace = request_namespace(request, int(tokens[0]))
                 made.key = symbols if self.pages is None else self.pages.intern(symbols)
-        if made.lent >= 0:  # its KV is its session's, and shared with none
+        if made.lent >= 0:  # its KV belongs to its session, and no other request shares it
             made.namespace = alone
             made.key = bytes(SYMBOL_BYTES * max(-(-made.lent // self.page_tokens), 1))
             self.lent[alone] = made.lent
         return made
 
     def known(self, tokens: Any, extra_key: str | None, cache_salt: str | None) -> tuple[str, bytes]:
-        """Return namespace and packed symbols of a cache key, as far as a waiting prompt may have them."""
+        """Return namespace and packed symbols of a cache key, as far as waiting prompts can have them."""
         if len(tokens) and isinstance(tokens[0], tuple):  # pairs, in 0.5.9
             tokens = [tokens[0][0], *(pair[1] for pair in tokens)]
         first = int(tokens[0]) if self.bigram and len(tokens) else None
@@ -176,7 +176,7 @@ class Translator:
         return namespace_of(extra_key, cache_salt, first), known
 
     def release(self, made: Waiting) -> None:
-        """Drop what is kept of a request that is no longer compared.  O(pages)."""
+        """Release the pages of a request with which no prompt is compared any more.  O(pages)."""
         if made.lent >= 0:
             self.lent.pop(made.namespace, None)
         if self.pages is not None and not made.namespace.startswith(ALONE):
@@ -184,7 +184,7 @@ class Translator:
 
 
 SWEEP_EVERY: Final = 64
-"""Turns of the scheduler between two looks at all requests that are followed; each is O(queue)."""
+"""Turns of the scheduler between two looks at all followed requests; each look is O(queue)."""
 
 
 class Followed:
@@ -200,7 +200,7 @@ class Followed:
         return self._turns % SWEEP_EVERY == 0
 
     def new(self, queue: list[Any]) -> list[Any]:
-        """Follow and return what stands behind the last known request, retracted ones aside.  O(these)."""
+        """Follow and return the requests after the last known one that was not retracted.  O(these)."""
         found = []
         for request in reversed(queue):
             known = self.here.get(request.rid) is request
@@ -213,7 +213,7 @@ class Followed:
         return found
 
     def gone(self, queue: list[Any] | None) -> list[Any]:
-        """Forget and return who has finished or, if given, left `queue` for no batch.  O(followed)."""
+        """Forget and return requests that finished or left `queue`, if given, unserved.  O(followed)."""
         waiting = None if queue is None else {id(request) for request in queue}
 
         def withdrawn(request: Any) -> bool:
@@ -247,7 +247,7 @@ class Served:
             recorder.came(Asked(str(request.rid), at_s, request.origin_input_ids, space, session, tenant))
 
     def turned(self, queue: list[Any], recorder: Recorder) -> None:
-        """Write the requests that have ended; once a turn.  O(followed + queue) every `SWEEP_EVERY` turns."""
+        """Write the requests that have ended; called each turn, O(followed + queue) every `SWEEP_EVERY`."""
         for request in self._followed.gone(queue) if self._followed.due() else ():
             if request.finished():
                 recorder.ended(str(request.rid), len(request.output_ids))

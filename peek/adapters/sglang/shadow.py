@@ -1,6 +1,6 @@
-"""The shadow beside an SGLang scheduler: reports to `peek.adapters.shadow` what it does, and changes nothing.
+"""The shadow beside an SGLang scheduler: it reports to `peek.adapters.shadow` and changes nothing.
 
-SGLang asks for an order only when it may admit.  So the shadow looks in each turn of the scheduler's loop.
+SGLang asks for an order only when it may admit, so the shadow looks in each turn of the scheduler's loop.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from peek.simulation.live import Limits, LiveRadix, folded, page_names
 
 
 def setting_of(scheduler: Any, name: str) -> Any:
-    """Return a server argument, None where the scheduler or this version does not have it."""
+    """Return a server argument; None if the scheduler or this version does not have it."""
     return getattr(getattr(scheduler, "server_args", None), name, None)
 
 
 def why_no_shadow(policy: Any, scheduler: Any) -> str | None:
-    """Return why the virtual engine differs from this one, None if it does not."""
+    """Return why the virtual engine would differ from this one; None if it would not."""
     cache = policy.tree_cache
     if setting_of(scheduler, "enable_streaming_session"):
         return "streaming sessions keep KV of their own"
@@ -38,10 +38,10 @@ def why_no_shadow(policy: Any, scheduler: Any) -> str | None:
 
 
 class SglangShadow:
-    """Reports what happens in the scheduler beside an adapter to a `Shadow`.  O(changes + running) a turn.
+    """Reports what happens in the scheduler beside an adapter to a `Shadow`.  O(changes + running) per turn.
 
     Attributes:
-        account: None before the first turn, which shows the scheduler's limits.
+        account: None before the first turn, in which the scheduler's limits are seen.
         clock: seconds; never goes back.
     """
 
@@ -66,12 +66,12 @@ class SglangShadow:
         return Shadow(partial(LiveRadix, limits, self._settings.config, token_s=NOMINAL_TOKEN_S))
 
     def looked_at(self, queue: list[Any]) -> None:
-        """Note new requests before SGLang orders its queue: its own policy may move them."""
+        """Note new requests before SGLang orders its queue, since its own policy may move them."""
         if self.account is not None:
             self._arrive(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
-        """Note that SGLang found `batch` to prefill, or goes on decoding `running`; None: the scheduler's."""
+        """Note that SGLang prefills `batch`, or goes on decoding `running` (None: that of the scheduler)."""
         self.account = account = self.account or self._begin(scheduler)
         now, queue = self.clock(), scheduler.waiting_queue
         requests = [] if batch is None else batch.reqs

@@ -2,13 +2,13 @@
 
 SGLang's `match_prefix` splits the node in which a match ends, and refreshes the recency of all nodes passed.
 `NodeView` only reads Python's nodes: `node.children`, `node.key`, and what KV a node has.  It covers
-`RadixCache` and `UnifiedRadixCache` with its Python core.  In a hybrid model a prompt can go on only behind
-`window` tokens that have their sliding-window KV, or an unbroken run of them from the start; and behind a
+`RadixCache` and `UnifiedRadixCache` with its Python core.  In a hybrid model a prompt can go on only after
+`window` tokens that have their sliding-window KV, or an unbroken run of them from the start; and only after a
 whole node that holds the state of the recurrent layers.
 
-`CoreView` is for `UnifiedRadixCache`'s Rust core, which shows no nodes.  It calls `match_full_device_prefix`,
-which neither splits nor touches nodes, with the whole prompt up to the end of each pending edge that the
-cache has followed so far, O(prompt) each in native code.
+`CoreView` is for `UnifiedRadixCache`'s Rust core, which shows no nodes.  For each pending edge that the cache
+follows, it calls `match_full_device_prefix` with the whole prompt up to the edge's end.  That neither splits
+nor touches nodes, and costs O(prompt) in native code.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from peek.trie.keys import SYMBOL_BYTES, PageTable, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
 
 _HOST_COST: Final = 0.5
-"""How much less a token on the host is worth than one on the device: it has to be loaded."""
+"""How much less a token on the host is worth than one on the device, because it has to be loaded."""
 
 _WHOLE: Final[i64] = 1 << 60
-"""The run of sliding-window KV in front of the first token, where nothing is missing."""
+"""The run of sliding-window KV before the first token, where nothing is missing."""
 
 
 @final
 class NodePlace:
-    """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
+    """A cursor: `at` bytes into the packed key of `node`, after `host` tokens that are on the host.
 
     Attributes:
         key, packed: the node's key when it was read, and packed; after a split the node keeps the key's end.
-        run: tokens with sliding-window KV since the last one without.
+        run: number of tokens with sliding-window KV since the last one without it.
         best: tokens up to the last place from which a hybrid model can go on; -1 for other models.
     """
 
@@ -64,7 +64,7 @@ class NodePlace:
 class RadixView:
     """What both views have in common.
 
-    `door`: the `Translator` that makes the keys.  `insertions`: see `Insertions`, None where it is not told.
+    `door`: the `Translator` that makes the keys.  `insertions`: see `Insertions`; None if none are reported.
     """
 
     def __init__(self, door: Any, insertions: Any) -> None:
@@ -77,7 +77,7 @@ class RadixView:
 
     @property
     def version(self) -> object:
-        """Insertions so far, and how much has left; None if unknown.  A split changes no answer.  O(1)."""
+        """See `Insertions.version`; None if unknown.  A split changes no answer.  O(1)."""
         return None if self._insertions is None else self._insertions.version
 
     def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
@@ -92,20 +92,20 @@ class RadixView:
         now: Any = self.version
         return now is not None and version is not None and bool(now[1] == version[1])
 
-    # Of a request that is alone the cursor is what its session lends it, None for nothing.
+    # The cursor of a request that is alone is the number of tokens that its session lends it, or None.
 
     def root(self, namespace: str) -> object:
         return self._lent.get(namespace)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        return 0 if cursor is None else len(segment), cursor  # the key has as many symbols as that takes
+        return 0 if cursor is None else len(segment), cursor  # the key has just as many symbols
 
     def node_id(self, cursor: object) -> int:
         return OF_A_SESSION
 
     @property
     def worth(self) -> Callable[[object, int], int] | None:
-        """See `CacheView`; None while every token saves one, which spares a walk the calls."""
+        """See `CacheView`; None while every token saves one, so that a walk need not call it."""
         return self._worth if self._lent or self._insertions is None else None
 
     def _worth(self, cursor: object, matched: int) -> int:
@@ -191,13 +191,13 @@ class NodeView(RadixView):
         return int(node.parent.id)
 
     def _on_host(self, node: Any) -> bool | None:
-        """Whether a node's KV is on the host only; None if nothing of it is of use."""
+        """Whether a node's KV is only on the host; None if none of it can be used."""
         if not node.evicted:
             return False
         return True if self._hybrid is None and node.backuped else None
 
     def _reach(self, place: NodePlace, symbols: i64, position: i64, ended: bool) -> None:
-        """Note that `symbols` more of a node match, up to `position`; `ended`: its last one is among them."""
+        """Note that `symbols` more of a node match, up to `position`; `ended`: to the node's end."""
         hybrid: Any = self._hybrid
         if hybrid.has_window is not None:
             held: bool = hybrid.has_window(place.node)
@@ -242,7 +242,7 @@ class NodeView(RadixView):
         if len(key):
             raw = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
         if place.first is not None and len(raw):
-            # Pairs; 0.5.9 has them as tuples, later versions have one token more than pairs.
+            # Pairs are tuples in 0.5.9; in later versions the key has one token more than pairs.
             raw = [pair[1] for pair in raw] if isinstance(raw[0], tuple) else raw[1:]
         packed: tuple[bytes, object] = self._alphabet.pack(raw) if len(raw) else (b"", ())
         self._packed[node] = (key, packed[0], packed[1])
@@ -256,7 +256,7 @@ class NodeView(RadixView):
             plain = tuple(self._alphabet.spell(self._pages.page(symbol)))
         elif symbol >= FIRST_LETTER:
             plain = self._alphabet.value(symbol)
-        if place.first is not None:  # pairs of neighbours; the first one's left is what stands before it
+        if place.first is not None:  # pairs of neighbours: find the left token of the first pair
             left = place.first
             if len(tokens):
                 left = self._alphabet.value(int(symbol_at(tokens, len(tokens) - SYMBOL_BYTES)))
@@ -284,7 +284,7 @@ class NodeView(RadixView):
 class CoreView(RadixView):
     """`match(tokens, extra_key, cache_salt)` returns the tokens matched, and the core's node there.
 
-    A cursor: the tokens matched so far (int64, as the core takes them), the node, and the last two arguments.
+    A cursor has the tokens matched so far (as int64, for the core), the node, and the last two arguments.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ In the YAML file that `rollout.router_config_path` names:
     cache_tokens: 200000      # KV cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
-verl makes an actor of the class, where a request waits in `acquire_server`.  verl reports when a request
-ends, not when its prompt is computed, so it counts as queued to its end, and windows are as large as a batch.
+verl makes an actor of the class, in which a request waits in `acquire_server`.  verl reports when a request
+ends, not when its prompt is computed.  So it counts as queued to its end, and windows are of a batch's size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
-NO_SERVERS: Final = "No available servers in load balancer"  # verl's clients look for it, and try again
+NO_SERVERS: Final = "No available servers in load balancer"  # verl's clients look for this, and try again
 OPTIONS: Final = {
     "policy": "peek",
     "max_inflight": 256,
@@ -45,7 +45,7 @@ OPTIONS: Final = {
 
 
 class FleetLoadBalancer:
-    """verl's `RequestLoadBalancer` (0.9), given handles by server id, and the contents of the YAML file.
+    """verl's `RequestLoadBalancer` (0.9), made from handles by server id and the contents of the YAML file.
 
     Raises `InvalidConfig` for an unknown option or value, see `OPTIONS`.
     """
@@ -90,7 +90,7 @@ class FleetLoadBalancer:
     async def acquire_server(
         self, request_id: str, prompt_ids: list[int] | None = None, **_: Any
     ) -> tuple[str, Any]:
-        """Return a server and its handle once there is room; `RuntimeError` if there is none, `QueueFull`."""
+        """Return a server and its handle once there is room; `RuntimeError` without a server, `QueueFull`."""
         server = ""
         while server not in self._servers:  # the chosen one may be gone by now
             if not self._servers:
@@ -151,7 +151,7 @@ class FleetLoadBalancer:
         return ["request_id"]
 
     def _change(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call the planner and send what may go, unless verl's own decides, as after an error here."""
+        """Call the planner and send what may go, unless verl's own balancer decides (after an error)."""
         if self._stock is not None:
             return
         try:
@@ -184,7 +184,7 @@ class FleetLoadBalancer:
             self._change(self._fleet.join, server, cache_tokens=self._options["cache_tokens"])
 
     def remove_servers(self, server_ids: list[str]) -> None:
-        """Remove servers; requests waiting for them get another, or `RuntimeError` if none is left."""
+        """Remove servers; requests waiting for them get another one, or `RuntimeError` if none is left."""
         if self._stock is not None:
             self._stock.remove_servers(server_ids)
         gone = [server for server in dict.fromkeys(server_ids) if server in self._servers]
@@ -197,7 +197,7 @@ class FleetLoadBalancer:
             self._fleet.lost(server, requeue=False)
         if not self._servers:
             for ours, future in self._waiting.items():
-                if not future.done():  # otherwise it finds its server gone
+                if not future.done():  # otherwise `acquire_server` finds that its server is gone
                     self._fleet.cancel(ours)
                     future.set_exception(RuntimeError(NO_SERVERS))
 
@@ -217,7 +217,7 @@ class FleetLoadBalancer:
         return {server: self.get_inflight_count(server) for server in self._servers}
 
     def get_status(self) -> dict[str, Any]:
-        """Return the load as verl's own balancer does, the number waiting here, and the fleet's counters."""
+        """Return the load as verl's own balancer does, requests waiting here, and the fleet's counters."""
         return {
             "servers": self._loads(),
             "total_inflight": self.get_total_inflight(),
@@ -228,7 +228,7 @@ class FleetLoadBalancer:
         }
 
     def clear_sticky_cache(self) -> dict[str, Any]:
-        """Forget the servers' caches, which are or will be empty (new weights): requests may go anywhere."""
+        """Forget the servers' caches, which are or will be empty (new weights); requests may go anywhere."""
         self._change(self._fleet.forget_caches)
         cleared = 0 if self._stock is None else self._stock.clear_sticky_cache()["cleared_entries"]
         return {"cleared_entries": cleared, "server_loads": self._loads()}
@@ -240,7 +240,7 @@ class FleetLoadBalancer:
         logger.exception("peek's load balancer failed; verl's own decides from now on")
         self._metrics.fell_back()
         self._stock = GlobalRequestLoadBalancer(self._servers)
-        # What is under way counts there, too, since it is told when that ends; also on its way to a client.
+        # Requests under way, or about to be, count there, too, because their ends will be reported there.
         chosen = [_answer(future) for future in self._waiting.values()]
         loads = {server: at_work + chosen.count(server) for server, at_work in self._loads().items()}
         getattr(self._stock, "_inflight_requests", {}).update(loads)
@@ -257,6 +257,6 @@ class FleetLoadBalancer:
 
 
 def _answer(future: asyncio.Future[str]) -> str:
-    """Return the server that a client is about to hear of, "" if none."""
+    """Return the server of which a client is about to hear; "" if none."""
     told = future.done() and not future.cancelled() and future.exception() is None
     return future.result() if told else ""

@@ -13,7 +13,7 @@ __all__ = ["PeekAsyncScheduler", "PeekScheduler", "Scheduler"]
 
 
 class Scheduler:
-    """Constructs `PeekAsyncScheduler` where the engine schedules asynchronously, else `PeekScheduler`."""
+    """Constructs `PeekAsyncScheduler` if the engine schedules asynchronously, else `PeekScheduler`."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
         asynchronous = vllm_config.scheduler_config.async_scheduling

@@ -1,6 +1,6 @@
 """One planner beside one vLLM scheduler, looked at before and after each `schedule()`.
 
-Only requests that simply wait, also for a grammar, take part in plans.  Any other keeps its place in the
+Only requests that simply wait, or wait for a grammar, take part in plans.  Any other keeps its place in the
 queue: it was preempted, waits for remote KV or streaming input, or holds KV.
 """
 
@@ -33,7 +33,7 @@ _BLOCKS_AN_ARRIVAL: Final = 32
 class VllmAdapter(EngineAdapter):
     """Reorders the waiting queue of `scheduler` and, if configured, chooses what it evicts.
 
-    `shield` wraps whatever vLLM's block pool calls.  `clock`: seconds, as of `Request.arrival_time`.
+    `shield` wraps whatever vLLM's block pool calls.  `clock` has the seconds of `Request.arrival_time`.
     """
 
     def __init__(self, scheduler: Any, settings: Settings, shield: Shield) -> None:
@@ -56,22 +56,22 @@ class VllmAdapter(EngineAdapter):
         self._keys: dict[str, bytes] = {}
         """Keys of those that are in plans, by id; the others are held."""
         self._in_parts: dict[str, tuple[Any, bytes]] = {}
-        """By id: admitted requests beside whose prefill siblings may start and repeat it; with their keys."""
+        """Admitted requests, by id, whose prefill a sibling could repeat meanwhile; with their keys."""
         self._continuations = Continuations()
         compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads, self._runs = RequestStatus.WAITING_FOR_REMOTE_KVS, RequestStatus.RUNNING
         self._table: Any = None
-        """The pool's hash table that the mirror hears of."""
+        """The pool's hash table that the mirror follows."""
         self._taken_back: list[Any] = []
-        """Requests that shadow has moved to the queue's head, in their order; some may have left it."""
+        """Requests that shadow mode has moved to the queue's head, in order; some may have left it."""
         self._expected: dict[str, int] = {}
-        """Cached tokens expected of the requests that vLLM has been shown in this step."""
+        """Expected cached tokens of the requests that vLLM has been shown in this step."""
         queue.looked = lambda request: shield.call(self._expect, request)
         if self.planner.evicts:
             seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
-        scheduler.waiting = queue  # last: an error before it leaves vLLM's own
+        scheduler.waiting = queue  # last, so that after an error vLLM still has its own queue
 
     # -- before schedule() -------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class VllmAdapter(EngineAdapter):
                 self._withdraw(request_id)
             self.quarantine.let_go(request_id)
         waiting.forget_gone()
-        # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
+        # In shadow mode nothing is held: vLLM's own order stands, also for requests that cannot run.
         freed = list(waiting.held.values()) if self.planner.shadow else self._blocked.freed()
         for request in reversed(freed):
             waiting.entered[request.request_id] = request
@@ -122,8 +122,8 @@ class VllmAdapter(EngineAdapter):
     def _take_back(self) -> Any:
         """Move simply waiting requests to the queue's head from the list that vLLM <= 0.30 looks at first.
 
-        In shadow all of them, as those that stayed would overtake the others; and they go before what vLLM
-        puts at the head meanwhile, as they would from its list.
+        In shadow mode all requests are moved, as those left there would overtake the others.  They go before
+        requests that vLLM puts at the head meanwhile, as they would from its list.
         """
         waiting, shadow = self.scheduler.waiting, self.planner.shadow
         apart: Any = getattr(self.scheduler, "skipped_waiting", None)
@@ -139,8 +139,8 @@ class VllmAdapter(EngineAdapter):
                 left_there = type(apart)()
                 left_there.prepend_requests(each for each in rest if each not in moves)
                 waiting.prepend_requests(back)
-                self.scheduler.skipped_waiting = left_there  # last: an error before it loses no request
-        waiting.put_back([])  # what vLLM's scan took out and did not put back has left
+                self.scheduler.skipped_waiting = left_there  # last, so that an error loses no request
+        waiting.put_back([])  # requests that vLLM's scan took out and did not put back have left
         return waiting
 
     def _takes_part(self, request: Any) -> bool:
@@ -148,7 +148,7 @@ class VllmAdapter(EngineAdapter):
         return request.status in self._waits and not ran
 
     def _let_in(self, waiting: Any) -> None:
-        """Translate up to `_BLOCKS_A_STEP` of what entered; the rest stands behind the plan's requests."""
+        """Translate up to `_BLOCKS_A_STEP` of the new requests; the rest stay behind the planned ones."""
         left = _BLOCKS_A_STEP
         while waiting.entered and left > 0:
             request_id, request = waiting.entered.popitem(last=False)
@@ -178,7 +178,7 @@ class VllmAdapter(EngineAdapter):
             self._blocked.hold(request)
             waiting.hold(request)
             return 0 if known else _BLOCKS_AN_ARRIVAL // 4
-        if not self.planner.shadow:  # there each stays where vLLM has put it
+        if not self.planner.shadow:  # in shadow mode each stays where vLLM has put it
             waiting.take_part(request)
         return _BLOCKS_AN_ARRIVAL + len(request.block_hashes) if comes else 0
 
@@ -216,7 +216,7 @@ class VllmAdapter(EngineAdapter):
         )
 
     def _session_of(self, request: Any) -> str:
-        """Return the session that a prompt seems to go on with.  O(REACH_TOKENS)."""
+        """Return the session that a prompt seems to continue.  O(REACH_TOKENS)."""
         tokens = request.prompt_token_ids or ()
         skipped = max(0, len(tokens) - REACH_TOKENS - STEP_TOKENS)
         try:
@@ -230,7 +230,7 @@ class VllmAdapter(EngineAdapter):
         self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
     def _translate(self, request: Any) -> tuple[bytes, int]:
-        """Return the key of a request, and the number of symbols of its prompt behind the key."""
+        """Return the key of a request, and the number of symbols of its prompt after the key."""
         usable = self._usable(request)
         if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
             key = self.mirror.intern(request.request_id, request.block_hashes, usable)
@@ -238,7 +238,7 @@ class VllmAdapter(EngineAdapter):
         return self.mirror.alone(request.request_id), 0
 
     def _usable(self, request: Any) -> int:
-        """Return the blocks that could be found in the cache: the engine always computes the last token."""
+        """Return the number of blocks that can be found in the cache: the last token is always computed."""
         return min((int(request.num_tokens) - 1) // self.mirror.unit_tokens, len(request.block_hashes))
 
     def _extend(self, request_id: str) -> None:
@@ -258,13 +258,13 @@ class VllmAdapter(EngineAdapter):
         del self._known[request_id]
 
     def detach(self) -> None:
-        """Give the scheduler objects of vLLM's own classes back.  Between steps only.  O(n)."""
+        """Give the scheduler objects of vLLM's own classes back.  Only between steps.  O(n)."""
         seams.restore_stock(self.scheduler)
 
     # -- after schedule() --------------------------------------------------------------------------
 
     def after_schedule(self, output: Any) -> None:
-        """Learn what was admitted and at what cost.  O(admitted + entered + left)."""
+        """Note which requests were admitted, and at what cost.  O(admitted + entered + left)."""
         waiting = self._take_back()
         self.reordered += waiting.overtook
         waiting.overtook = False
@@ -272,15 +272,15 @@ class VllmAdapter(EngineAdapter):
         for admitted in output.scheduled_new_reqs:
             self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
         for request in waiting.gone.values():
-            if request.status == self._loads:  # holds blocks, and will compute what is not loaded
+            if request.status == self._loads:  # it holds blocks, and will compute what is not loaded
                 self._admitted(request.request_id, int(request.num_computed_tokens))
         self._expected.clear()
 
     def _expect(self, request: Any) -> None:
         """Note the cached tokens of a request just before vLLM looks for its prompt.  O(blocks found).
 
-        A plan is older: what goes first in the same step is cached by now.  Nothing is noted of a request
-        that is known by its first block only.
+        The plan is older: prompts of requests before it in this step are cached by now.  Nothing is noted
+        for a request of which only the first block is known.
         """
         key = self._keys.get(request.request_id)
         if key is None or self.scheduler.connector is not None:
@@ -296,7 +296,7 @@ class VllmAdapter(EngineAdapter):
         if expected is not None:
             self.planner.request(request_id).cached_len = expected
         if self._gated and request_id in self._keys:
-            if self.planner.request(request_id).tail:  # who comes later may share all of it
+            if self.planner.request(request_id).tail:  # later requests may share the whole prompt
                 self.quarantine.accepts(request_id, partial(self._extend, request_id))
             self._in_parts[request_id] = request, self._keys[request_id]
         self._admit(request, request_id, cached, None if expected is None else lambda: expected)
@@ -313,6 +313,6 @@ class VllmAdapter(EngineAdapter):
             symbol = -1 if key is None else mirror.symbol_of(key)
             return 0.0 if symbol < 0 else self._demand(symbol)
 
-        # Only blocks that the mirror knows can be needed: one more finds an unneeded block if there is one.
+        # Only blocks that the mirror knows can be needed, so one look more finds an unneeded block, if any.
         chosen = victims((block.block_id for block in in_order), score, len(mirror) + 1)
         return [blocks[block_id] for block_id in islice(chosen, count)]

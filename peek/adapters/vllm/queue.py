@@ -18,13 +18,13 @@ from sortedcontainers import SortedDict, SortedList
 
 
 class PlannedQueue:
-    """Mixed into vLLM's `RequestQueue`: its methods, a plan's order, and a record of what entered and left.
+    """Mixed into vLLM's `RequestQueue`: its methods, a plan's order, and a record of arrivals and departures.
 
-    First come, first served, until a plan says otherwise.  Those that take part go in the order of the last
-    plan; those that it does not know follow, by entry.  A request outside plans (`keep_place`) is up when as
-    many have left as stood before it.  What vLLM puts at the head stays there until it takes part.  What
-    cannot run (`hold`) comes last: vLLM's scan passes over all of these and puts them back at once, two
-    assignments each.  O(1) a call plus the plan's own.  One request may enter twice before it leaves.
+    It is first come, first served until there is a plan.  Then requests that take part go in the order of the
+    last plan, followed by those that it does not know, by entry.  A request outside plans (`keep_place`) is
+    next when as many have left as stood before it.  A request that vLLM puts at the head stays there until it
+    takes part.  Requests that cannot run (`hold`) come last: vLLM's scan passes over them and puts them back
+    at once, at two assignments each.  O(1) per call plus the plan's own.  A request may enter twice.
 
     Attributes:
         members: the requests in the queue, by id.
@@ -32,7 +32,7 @@ class PlannedQueue:
         gone: requests that left since then and did not come back.
         held: members that cannot run for now, by id.
         looked: called with the request that vLLM is shown, before vLLM looks into its cache for it.
-        overtook: whether a plan had a request taken out before one that entered earlier; others clear it.
+        overtook: whether a plan has let a request go before an earlier one; the adapter clears it.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
@@ -48,20 +48,20 @@ class PlannedQueue:
         self._body: OrderedDict[str, Any] = OrderedDict()
         """The requests that take part in plans, by id; also new ones."""
         self._numbers: dict[str, Any] = {}
-        """By entry; below 0 and falling for requests put at the head, which are up at once."""
+        """Rising by entry; for requests put at the head, which are next at once, below 0 and falling."""
         self._kept: SortedDict[Any, Any] = SortedDict()
         """The requests that keep their places, by number."""
         self.held: dict[str, Any] = {}
         self._entries = self._put_at_head = 0
         self._left = 0
-        """Departures, less the requests put at the head: those present then wait for one more each."""
+        """Departures, less one for each request put at the head, which all others have to wait for."""
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
-        """The numbers of held requests that have left; only while a request keeps its place."""
+        """The numbers of held requests that have left; used only while a request keeps its place."""
         self._passed: list[Any] = []
         """The held requests that vLLM's scan has taken out and not yet put back."""
         self._scanned: Iterator[Any] = iter(())
-        """The held requests behind these."""
+        """The held requests after these."""
         for request in requests:
             self.add_request(request)
 
@@ -84,7 +84,7 @@ class PlannedQueue:
         came_back = self.gone.get(name) is request
         if came_back:
             del self.gone[name]
-        if not came_back or name not in self.held:  # a held request that was only passed over is no news
+        if not came_back or name not in self.held:  # a held request that was only passed over is not new
             self.held.pop(name, None)
             self.entered[name] = request
         self._insert(request, at_head)
@@ -129,7 +129,7 @@ class PlannedQueue:
         self.gone[name] = request
 
     def forget_gone(self) -> None:
-        """Forget who has left, and whom vLLM was shown in the step before.  O(these)."""
+        """Forget which requests have left, and which one vLLM was shown last.  O(requests that left)."""
         self._next = None
         for name in self.gone:
             self.held.pop(name, None)
@@ -142,7 +142,7 @@ class PlannedQueue:
         return len(self.members) - len(self._passed)
 
     def __iter__(self) -> Iterator[Any]:
-        """First to go first: takes all out of a copy.  O(n log n), and the whole plan."""
+        """Yield requests in the order in which they go, from a copy.  O(n log n), and the whole plan."""
         twin, own = copy(self), vars(self).items()
         vars(twin).update((name, copy(it)) for name, it in own if isinstance(it, (dict, list, SortedList)))
         twin.looked, twin._next = (lambda _: None), None
@@ -150,19 +150,19 @@ class PlannedQueue:
         return iter([twin.pop_request() for _ in range(len(self))])
 
     def __getitem__(self, place: int) -> Any:
-        """Return the request at a place, as vLLM's own queue, a deque, does.  O(n)."""
+        """Return the request at a place, like vLLM's own queue, a deque.  O(n)."""
         return list(self)[place]
 
     # -- plans -------------------------------------------------------------------------------------
 
     def follow(self, plan: Callable[[int], str | None] | None) -> None:
-        """Follow a plan, which returns the id at a place, None behind its end; None: vLLM's own order."""
+        """Follow `plan`, which returns the id at a place, None after its end; without it vLLM's own order."""
         self._plan = plan
         self._at = 0
         self._next = None
 
     def keep_place(self, request: Any) -> None:
-        """Let a member take part in no plan.  O(log n)."""
+        """Let a member take part in no plan, and keep its place.  O(log n)."""
         self._take_from_its_place(request)
         self._kept[self._numbers[request.request_id]] = request
 
@@ -192,14 +192,14 @@ class PlannedQueue:
             del self._kept[number]
 
     def in_stock_order(self) -> list[Any]:
-        """Return all as if there had been no plan, held ones where vLLM would have them.  O(n log n)."""
+        """Return all requests as without a plan, held ones where vLLM would have them.  O(n log n)."""
         passed, held = set(self._passed), self.held
         numbered = [(self._numbers[name], name) for name, it in self.members.items() if it not in passed]
         numbered.sort(key=lambda each: (each[0] >= 0, each[1] not in held, each[0]))
         return [self.members[name] for _, name in numbered]
 
     def put_back(self, requests: list[Any]) -> list[Any]:
-        """Put back the held ones of `requests`, last taken out first; return the others.  O(requests)."""
+        """Put back the held ones of `requests`, given last out first; return the others.  O(requests)."""
         if not self._passed:
             return requests
         passed, self._passed = self._passed, []
@@ -208,7 +208,7 @@ class PlannedQueue:
             return requests[len(passed) :]
         back, known = set(requests), set(passed)
         for request in passed:
-            if request not in back:  # taken out, and not put back
+            if request not in back:  # taken out and not put back
                 self._leave(request)
         return [request for request in requests if request not in known]
 
@@ -227,7 +227,7 @@ class PlannedQueue:
         self._numbers[request.request_id] = number
 
     def _find_next(self) -> Any:
-        """Return the next request, None without one."""
+        """Return the next request; None if there is none."""
         if not self._passed:
             request = self._first_to_run()
             if request is not None:
@@ -237,11 +237,11 @@ class PlannedQueue:
         return next(self._scanned, None)
 
     def _first_to_run(self) -> Any:
-        """Return the next of the requests that are not held, None without one."""
+        """Return the next of the requests that are not held; None if there is none."""
         kept = None
         if self._kept:
             number, kept = self._kept.peekitem(0)
-            # It was put at the head, or all with a smaller number have left or are held.
+            # It was put at the head, or all requests with a smaller number have left or are held.
             if number < 0 or number - self._held_numbers.bisect_left(number) <= self._left:
                 return kept
         elif self._departed:
@@ -266,7 +266,7 @@ class PlannedQueue:
         held = name in self.held
         self._take_from_its_place(request)
         del self._numbers[name]
-        if held and self._kept:  # requests that keep their places do not move up
+        if held and self._kept:  # so that requests that keep their places do not move up
             self._held_numbers.add(number)
             self._departed.append(number)
         else:
@@ -274,15 +274,15 @@ class PlannedQueue:
 
 
 class RankedQueue(PlannedQueue):
-    """By priority, and among equals in a plan's order; what that does not know follows.  O(log n) a call.
+    """By priority; among equals in a plan's order, then those that it does not know.  O(log n) per call.
 
-    A time counts as of the entry: it may change, or be no number.  What is preempted under a plan goes before
-    its equals.  A request outside plans, or that cannot run, waits for its equals at most.
+    The arrival time is read at entry, because it may change, or be no number.  A request that is preempted
+    under a plan goes before its equals.  One outside plans, or that cannot run, waits at most for its equals.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
         self._order: SortedDict[Any, Any] = SortedDict()
-        """All requests by number: what vLLM sorts by, priority first."""
+        """All requests by number, here what vLLM sorts by, priority first."""
         super().__init__(requests)
 
     def keep_place(self, request: Any) -> None:
@@ -300,7 +300,7 @@ class RankedQueue(PlannedQueue):
         self._stay(request)
 
     def _stay(self, request: Any) -> None:
-        """Note when it is up: at this number of departures."""
+        """Note the number of departures after which it is next."""
         number = self._numbers[request.request_id]
         if self._body.pop(request.request_id, None) is not None:
             self._next = None
@@ -360,7 +360,7 @@ class Blocked:
     """The waiting requests that vLLM's scan would pass over, whatever their place, and when that ends.
 
     A request waits for its grammar (status `compiles`), or for a slot for its LoRA adapter.  While slots are
-    free, those adapters contend in the plan that have waited longest, one more than there are free slots.
+    free, the adapters that have waited longest take part in plans, one more of them than free slots.
     """
 
     def __init__(self, scheduler: Any, compiles: object) -> None:
@@ -386,7 +386,7 @@ class Blocked:
         return request.status == self._compiles and not _is_compiled(request)
 
     def _room(self) -> int | None:
-        """Return how many more adapters may contend, None while no slot is free."""
+        """Return how many more adapters may take part in plans; None while no slot is free."""
         free = int(self._scheduler.lora_config.max_loras) - len(self._running)
         return max(0, free + 1 - len(self._contending.keys() - self._running)) if free > 0 else None
 
@@ -404,7 +404,7 @@ class Blocked:
                 del self._held[lora]
 
     def planned(self, request: Any, change: int) -> None:
-        """Note that one more (`change` 1) or one fewer (-1) of its LoRA adapter is in plans.  O(1)."""
+        """Note one more (`change` 1) or one fewer (-1) request of its LoRA adapter in plans.  O(1)."""
         lora = lora_of(request)
         if lora:
             self._contending[lora] += change
@@ -431,12 +431,12 @@ class Blocked:
 
 
 def lora_of(request: Any) -> int:
-    """Return the number of a request's LoRA adapter, 0 without one."""
+    """Return the number of a request's LoRA adapter; 0 if it has none."""
     return 0 if request.lora_request is None else int(request.lora_request.lora_int_id)
 
 
 def _is_compiled(request: Any) -> bool:
-    """Whether vLLM would find the grammar compiled, or failed.  vLLM's own property may block."""
+    """Whether the grammar is compiled, or has failed.  vLLM's own property for this may block."""
     wanted = request.structured_output_request
     if wanted is None:
         return False

@@ -47,7 +47,7 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
 
 def came(scheduler: Any, request: Any, to: Recorder) -> None:
     """Note an arrival for the trace; its own time is on the same clock."""
-    if scheduler.requests.get(request.request_id) is not request:  # it was for a session that is there
+    if scheduler.requests.get(request.request_id) is not request:  # it was input for a session already here
         return
     at_s = getattr(request, "arrival_time", None) or to.clock()
     tokens = list(request.prompt_token_ids or ())
@@ -59,7 +59,7 @@ def came(scheduler: Any, request: Any, to: Recorder) -> None:
 
 
 def ended(request: Any, to: Recorder) -> None:
-    """Note its end for the trace, which has nobody who gave up in the queue: nothing was computed for it."""
+    """Note its end for the trace, which omits requests given up in the queue: nothing was computed."""
     if request.num_computed_tokens or request.num_preemptions:
         to.ended(request.request_id, request.num_output_tokens)
     else:

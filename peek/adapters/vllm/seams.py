@@ -1,4 +1,4 @@
-"""What the adapter knows of vLLM's objects.  Some get a class derived from their own; no class changes."""
+"""What the adapter knows of vLLM's objects.  Some get a class derived from theirs; no class changes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ KNOWN: Final[dict[str, Callable[[Any], int]]] = {
     "MambaManager": lambda _: 1,
     "SlidingWindowManager": lambda it: max(1, -((1 - it.kv_cache_spec.sliding_window) // it.block_size)),
 }
-"""By managers of vLLM whose way of matching is known here: blocks in a row that their group needs in front of
-the point where a prefix ends; 0 if it needs all of them."""
+"""vLLM's managers whose way of matching is known here.  The value: how many blocks in a row their group needs
+before the end of a prefix; 0 if it needs all of them."""
 
 
 def why_stand_aside(scheduler: Any) -> str | None:
-    """Return why vLLM's own order stays, None for no reason; `EngineMismatch` if a member is missing."""
+    """Return why vLLM's own order stays; None if nothing speaks against ours.  `EngineMismatch`."""
     require(scheduler, NEEDED, "vLLM")
     return why_not_understood(scheduler)
 
 
 def why_not_understood(scheduler: Any) -> str | None:
-    """Return why matches of a scheduler's cache cannot be predicted, None if a mirror can."""
+    """Return why no mirror can predict matches of a scheduler's cache; None if one can."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
     managers = scheduler.kv_cache_manager.coordinator.single_type_managers
@@ -72,8 +72,8 @@ def why_not_understood(scheduler: Any) -> str | None:
 
 
 def drops_a_block(scheduler: Any) -> bool:
-    """Whether the last block of a match is computed anew, for a draft model (EAGLE, MTP)."""
-    # Since 0.33 a draft model's groups keep their mark and drop nothing where block hashes look ahead.
+    """Whether the last block of a match is computed again, for a draft model (EAGLE, MTP)."""
+    # Since 0.33 a draft model's groups keep their mark, but drop nothing if block hashes look ahead.
     coordinator = scheduler.kv_cache_manager.coordinator
     marks = ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle")
     return next((bool(getattr(coordinator, mark)) for mark in marks if hasattr(coordinator, mark)), False)
@@ -104,7 +104,7 @@ def give_back(thing: Any) -> None:
 
 
 def watch(table: Any, mirror: BlockMirror, shield: Shield) -> None:
-    """Tell a mirror from now on what changes in a pool's hash table.  O(symbols)."""
+    """Report to a mirror, from now on, all changes of a pool's hash table.  O(symbols)."""
     give_back(table)
     stock: Any = type(table)
     call, wanted, stock_insert, stock_pop = shield.call, mirror.wanted(), stock.insert, stock.pop
@@ -138,7 +138,7 @@ def group_suffix(group: int) -> bytes:
 
 
 def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
-    """Return whether the pool has a key's block in each of these groups, whatever group the key is of."""
+    """Return a test whether the pool has a key's block in each of these groups, whichever the key's own."""
 
     def is_cached(key: Any) -> bool:
         block_hash, table = key[: -len(suffixes[0])], pool.cached_block_hash_to_block
@@ -148,7 +148,7 @@ def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
 
 
 def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:
-    """Let `choose(free blocks in eviction order, count)` pick what is handed out; None: vLLM's own choice."""
+    """Let `choose(free blocks in eviction order, count)` pick the blocks to hand out; None: vLLM does."""
     stock: Any = type(pool.free_block_queue)
 
     class DemandFreeQueue(stock):  # type: ignore[misc]
@@ -177,7 +177,7 @@ def restore_stock(scheduler: Any) -> None:
 
     waiting, apart = create_request_queue(scheduler.policy), set(getattr(scheduler, "skipped_waiting", ()))
     for request in scheduler.waiting.in_stock_order():
-        if request not in apart:  # else an error came while it was taken back from there
+        if request not in apart:  # it is in both if an error came while it was taken back from there
             waiting.add_request(request)
     scheduler.waiting = waiting
     pool = scheduler.kv_cache_manager.block_pool
@@ -199,12 +199,12 @@ def tenant_of(request: Any, tenants: str) -> str:
 
 
 def parameters_of(request: Any) -> Any:
-    """Return `vllm_xargs` of a body, the `extra_args` of `SamplingParams`; None for pooling requests."""
+    """Return a body's `vllm_xargs`, which are `extra_args` of `SamplingParams`; None for pooling requests."""
     return getattr(request.sampling_params, "extra_args", None)
 
 
 def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
-    """Return hashes that permanently name the beginnings of a request's prompt; symbols are reused.  O(1)."""
+    """Return hashes that name the beginnings of a prompt for good, as symbols are reused.  O(1)."""
     hashes = request.block_hashes
     counts = [tokens // block_tokens for tokens in HEADS]
     return tuple([hashes[n - 1] for n in counts if 0 < n <= len(hashes)])

@@ -1,4 +1,4 @@
-"""The shadow beside a vLLM scheduler: reports to `peek.adapters.shadow` what it does, and changes nothing."""
+"""The shadow beside a vLLM scheduler: it reports to `peek.adapters.shadow` and changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peek.simulation.live import Limits, LiveBlocks, folded
 
 
 def why_no_shadow(adapter: VllmAdapter) -> str | None:
-    """Return why the virtual engine differs from this one, None if it does not."""
+    """Return why the virtual engine would differ from this one; None if it would not."""
     if isinstance(adapter.scheduler.waiting, RankedQueue):
         return "requests are scheduled by priority"
     if getattr(adapter.scheduler.scheduler_config, "long_prefill_token_threshold", 0) > 0:
@@ -25,7 +25,7 @@ def why_no_shadow(adapter: VllmAdapter) -> str | None:
 
 
 class VllmShadow:
-    """Reports what happens in the scheduler of an adapter to a `Shadow`.  O(changes + running) a step."""
+    """Reports what happens in the scheduler of an adapter to a `Shadow`.  O(changes + running) per step."""
 
     def __init__(self, adapter: VllmAdapter, config: PeekConfig) -> None:
         scheduler, self._unit = adapter.scheduler, adapter.mirror.unit_tokens
@@ -39,14 +39,14 @@ class VllmShadow:
         self.account = Shadow(lambda steps: LiveBlocks(limits, config, steps))
         self._scheduler, self._adapter = scheduler, adapter
         self._here: dict[str, Any] = {}
-        """Requests that vLLM has not ended, by id."""
+        """Requests that have not ended in vLLM, by id."""
         self._now = 0.0
         self._went_on = False
         for request in scheduler.waiting:
             self._arrive(request)
 
     def before_schedule(self) -> None:
-        """Report arrivals and departures; call it before the adapter's own, which forgets them."""
+        """Report arrivals and departures; call it before the adapter's method, which forgets them."""
         waiting = self._scheduler.waiting
         for request in waiting.entered.values():
             self._arrive(request)
@@ -68,7 +68,7 @@ class VllmShadow:
         self.account.arrived(name, key, prompt, allowed, float(request.arrival_time), stated=stated)
 
     def _names(self, request: Any, start: int, stop: int | None) -> bytes:
-        """Return the symbols of some of its blocks; none if it does not read the cache."""
+        """Return the symbols of some of a request's blocks; none if it does not read the cache."""
         if getattr(request, "skip_reading_prefix_cache", False):
             return b""
         hashes = request.block_hashes[start:stop]
