@@ -1,10 +1,10 @@
 """Compare `peek` with every stock setting of an engine, on recorded requests and on resampled arrivals.
 
 For each figure and draw, `peek` is compared with the setting that is best *in that figure and that draw*.  So
-no flag of the engine brings a gain that is there in all draws.  A draw is the recorded arrivals, or a
-resample, which keeps prompts and order: it draws the gaps between arrivals anew, in runs of successive gaps
-(a circular block bootstrap), as long as the square root of their number, so bursts stay bursts.  A further
-resample falls into the range of `draws` ones with probability `(draws - 1) / (draws + 1)`.
+a gain in all draws is one that no flag of the engine brings.  A draw is the recorded arrivals, or a resample.
+A resample keeps the prompts and their order and draws the gaps between arrivals anew, in runs of successive
+gaps as long as the square root of their number (a circular block bootstrap), so that bursts stay bursts.  One
+more resample falls into the range of `draws` others with probability `(draws - 1) / (draws + 1)`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peek.simulation.cost import CostModel
 from peek.simulation.simulate import TARGETS, Target, simulate
 from peek.simulation.workload import Workload
 
-DRAWS: Final = 19  # resamples by default; a further one falls into their range in 9 of 10 cases
+DRAWS: Final = 19  # resamples by default; one more falls into their range in 9 of 10 cases
 SAME: Final = 0.03  # relative difference up to which two times or two rates count as the same
 SAME_POINTS: Final = 0.01  # difference up to which two shares count as the same: one percentage point
 _ALIKE_S: Final = 1e-5  # difference of two gaps in seconds that rounding of times can make
@@ -50,8 +50,8 @@ ENGINES: Final = {
     "vllm": Engine("vllm", "vLLM", "blocks", {"fcfs+lru": ""}),
     "sglang": Engine("sglang", "SGLang", "radix", _SGLANG),
 }
-"""The engines by name.  Not simulated are vLLM's `priority` and SGLang's `priority` and `routing-key`, which
-order by values that clients send, SGLang's `lof`, which orders by allowed answer length, and `random`."""
+"""The engines by name.  Some policies are not simulated: vLLM's `priority` and SGLang's `priority` and
+`routing-key` (they order by values that clients send), `lof` (by allowed answer length) and `random`."""
 
 
 def engine_of(cache: str) -> Engine:
@@ -64,9 +64,9 @@ class Figure:
     """A figure of a run by which policies are compared."""
 
     name: str  # path of the figure in the result of `simulate`, with dots; a number is a place in a list
-    words: str = ""  # the figure in a sentence; "" for a figure that depends on a target or is in no sentence
+    words: str = ""  # the figure in a sentence; "" if it depends on a target or is in no sentence
     is_share: bool = False  # True if differences count in points; else they are relative to the value before
-    more_is_better: bool = False  # True if a larger value is better; else a smaller value is
+    more_is_better: bool = False  # True if a larger value is better; else a smaller value is better
 
     def value(self, run: Any) -> float:
         for part in self.name.split("."):
@@ -100,7 +100,7 @@ JOB: Final = Figure("job_s.mean", "the mean job time")  # compared only where re
 
 
 def figure_named(name: str) -> Figure:
-    """Return the figure of this name; of one that is not compared, a smaller value is better."""
+    """Return the figure of this name; if it is not one that is compared, a smaller value is better."""
     return next((each for each in (*FIGURES, JOB) if each.name == name), Figure(name))
 
 
@@ -160,7 +160,7 @@ class Answer:
 
     @property
     def advised(self) -> str:
-        """Label of the stock setting to turn on; the default where `best` is not better in every draw."""
+        """Label of the stock setting to turn on; the default if `best` is not better in every draw."""
         mean = self.stock[0]
         return self.best if self.best != self.default and mean.is_gain else self.default
 

@@ -1,12 +1,12 @@
 """The prefix caches of the simulated engines: SGLang's radix tree of tokens and vLLM's pool of blocks.
 
-`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  Running requests lock their paths; of unlocked
-leaves the least recently used is evicted first.  With several tokens per symbol it is SGLang's paged cache.
+`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  Running requests lock their paths; the least
+recently used unlocked leaf is evicted first.  With several tokens per symbol it is SGLang's paged cache.
 
 `BlockCache` follows `vllm/v1/core/block_pool.py`.  A block without users stays cached, in the free queue,
 until it is handed out again.  A request frees its last block first, so a prefix is lost from its end; blocks
 without a name go to the front of the queue.  A name is a *symbol*, a small integer in place of a chained
-hash: equal exactly when all tokens up to the end of the block are.  Names below 0 are of no prompt.
+hash: two are equal exactly if all tokens up to the end of the block are.  No prompt has a name below 0.
 
 Both caches are cache views: the planner walks them directly, and its walk changes nothing.
 """

@@ -2,8 +2,8 @@
 
 `cell(name, load, seed, engine)` builds one, the same for the same arguments on every machine.  Token ids are
 equal where the cell's definition says "shared", and differ elsewhere.  The main generator makes exactly the
-draws that the definition lists, in that order; token ids come from generators of their own.  Where a
-definition leaves a choice open, the comment at the constant says so.
+draws that the definition lists, in that order; token ids come from separate generators.  If a definition
+leaves a choice open, the comment at the constant says so.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def cell(
 ) -> Workload:
     """Build one of the paper's cells, with one token per symbol and the rates, caps and counts of `engine`.
 
-    The paper has seeds 42, 142 and 242.  W4 needs a `trace`, the path of the Mooncake conversation trace.
-    There, with the `client` "vllm" rounds wait for answers, with "sglang" they do not; None takes `engine`.
+    The paper has seeds 42, 142 and 242.  W4 needs a `trace`, the path of the Mooncake conversation trace, and
+    there the rounds wait for answers if `client` is "vllm", and do not if it is "sglang"; None: as `engine`.
     Raises `InvalidConfig` for unknown names, `WorkloadError` for other faults.
     """
     client = engine if client is None else client

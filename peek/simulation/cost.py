@@ -7,8 +7,8 @@
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
 - kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2 bytes each.
 
-Hardware figures are those of the vendor's data sheet, memory is what the driver reports.  Model figures are
-those of the published `config.json`s.  For `mfu` and `mbu` see docs/simulator.md.
+Hardware figures are those of the vendor's data sheet; memory is what the driver reports.  Model figures are
+those of the published `config.json` files.  For `mfu` and `mbu` see docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BYTES_PER_VALUE: Final = 2  # size of a weight or KV value in bytes: that of bf1
 
 
 class StepTimes(Protocol):
-    """Anything that tells how long a step takes."""
+    """An object that says how long a step takes."""
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
         """Return the seconds of a step that computes so many tokens, prefill and decode.
@@ -77,7 +77,7 @@ GEMMA2_27B = Model("Gemma-2-27B", 27.2e9, 46, 32, 16, 128)
 
 
 # Part of a card's memory that weights and KV cache may fill: SGLang's `mem_fraction_static` as the paper sets
-# it.  vLLM's 0.9 gives 1.6 GiB a card more, but its peak of activations takes as much.
+# it.  vLLM's 0.9 gives 1.6 GiB more per card, but its peak of activations takes as much.
 UTILISATION: Final = 0.88
 
 
@@ -308,8 +308,8 @@ class MeasuredSteps:
     other step.  The coefficients are then scaled so that all steps together take as long as they did, stalls
     included, at most by `_MOST_STALLED`.  Old steps fade.
 
-    An engine that prepares a step while the one before it runs (asynchronous scheduling, overlap) shows the
-    time of a step one interval late.  Both assumptions are fitted, and the better fit counts.
+    An engine that prepares a step while the previous one runs (asynchronous scheduling, overlap) shows the
+    time of a step one interval late.  Both cases are fitted, and the better fit counts.
     """
 
     def __init__(self) -> None:
@@ -329,7 +329,7 @@ class MeasuredSteps:
     ) -> None:
         """Note that a step begins, at `now` on a clock that never goes back.  O(1), tens of microseconds.
 
-        If the engine had work all the time since the step before, `went_on` is True; if not, the interval
+        `went_on`: whether the engine has had work all the time since the step before; if not, the interval
         counts for no step.  The other arguments are those of `StepTimes`.
         """
         seconds = max(now - self._last_s, _SHORTEST_S)

@@ -48,7 +48,7 @@ class Job:
         self.answer = request.answer  # the answer's symbols as far as known
         self.leaf: int = 0  # the `uid` of its tree node once it has ended
         self.prompt_tokens: int = request.num_tokens
-        self.output_tokens: int = request.output_tokens  # after which the answer ends, unknown to the engine
+        self.output_tokens: int = request.output_tokens  # length of the answer, unknown to the engine
         self.allowed_tokens: int = request.output_tokens  # its upper bound, which the engine knows
         self.computed: int = 0  # tokens of prompt and answer that are in the KV cache
         self.generated: int = 0
@@ -173,7 +173,7 @@ class SimEngine(ABC):
         return work
 
     def end_step(self, work: StepWork) -> None:
-        """End a step now: each of its jobs whose known tokens are all computed gets one more."""
+        """End a step now: each of its jobs gets one more token if all its known tokens are computed."""
         self.complete(work)
         for job in work.jobs:
             if job.computed < job.total_tokens:
@@ -322,7 +322,7 @@ class BlockEngine(SimEngine):
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         symbols: SymbolTable | None = None,
     ) -> None:
-        """Make an empty engine; those whose equal blocks need equal names share a table of `symbols`."""
+        """Make an empty engine; engines share `symbols` if equal blocks must have equal names in all."""
         super().__init__(workload, planner, cost, progress)
         self.block_tokens: int = block_tokens_of(workload)
         n_blocks = workload.arena_tokens // self.block_tokens
@@ -415,7 +415,7 @@ class BlockEngine(SimEngine):
         tokens: int = min(job.total_tokens - start, budget)
         whole = self._blocks_for(job.total_tokens) - hit
         if whole > self.cache.free_blocks - self.cache.idle(cached):
-            return 0  # vLLM's scheduler_reserve_full_isl: all that is known must fit, not this chunk only
+            return 0  # vLLM's scheduler_reserve_full_isl: all known tokens must fit, not just this chunk
         fresh = self._blocks_for(start + tokens) - hit
         self.cache.use(cached)
         job.blocks = cached + self._take(fresh)
@@ -425,7 +425,7 @@ class BlockEngine(SimEngine):
         return tokens
 
     def beyond_hit(self, job: Job, hit: int, limit: int) -> int:
-        """Return how many blocks behind a hit need no computing either, up to block `limit`: none here."""
+        """Return how many blocks after a hit need no computing either, up to block `limit`: none here."""
         return 0
 
     def _allocate(self, job: Job, tokens: int) -> bool:
@@ -481,8 +481,8 @@ MATCHING: Final = (LongestPrefix, Hrrn, DfsWeight, ShortestPrefill)
 """SGLang's policies that match the queue in each cycle, up to their `queue_limit` of requests."""
 
 REFRESHED: Final = 128
-"""First waiting requests whose cached prefixes SGLang refreshes where it orders without a match: first come,
-first served, and beyond the limit (`_determine_active_policy`, `_touch_waiting_prefixes`, 0.5.23)."""
+"""Number of first waiting requests whose cached prefixes SGLang refreshes if it orders without a match: first
+come, first served, or beyond the limit (`_determine_active_policy`, `_touch_waiting_prefixes`, 0.5.23)."""
 REFRESH_EVERY: Final = 32  # cycles from one such refresh to the next
 
 
@@ -571,7 +571,7 @@ class RadixEngine(SimEngine):
         if continued is not None:
             tokens = self.next_chunk(continued, chunk)
             spare = int(self.available - self._expected_output(continued))
-            if spare > 0:  # leave room for the expected output; where there is none, try the whole chunk
+            if spare > 0:  # leave room for the expected output; if there is none, try the whole chunk
                 tokens = min(tokens, spare)
             if tokens > self.available:
                 return work
@@ -686,7 +686,7 @@ class RadixEngine(SimEngine):
 
     def _retract(self) -> None:
         """Retract requests with the fewest generated tokens until `RETRACT_STEPS` decode steps fit."""
-        # The last of the list goes first: fewest generated tokens, of equal ones the longest prompt.
+        # The last of the list goes first: fewest generated tokens, then the longest prompt.
         by_progress = sorted(self.running, key=lambda job: (-job.generated, job.prompt_tokens))
         while len(by_progress) > 1 and self.available < RETRACT_STEPS * len(by_progress):
             self._send_back(by_progress.pop())

@@ -2,7 +2,7 @@
 
 Events happen in order of time: a request arrives, a step of an engine begins or ends, news of a step reaches
 the router, a replica dies or joins.  After each event that the router hears of, it says which requests to
-send where.  It knows only what it is told, `stale_s` seconds late; engines know nothing of each other.
+send where.  It learns everything `stale_s` seconds late; engines know nothing of each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_REPLICAS: Final = 16_384
 
 
 class ReportedBlocks:
-    """`CacheView` of a vLLM-like engine's blocks, scheduled ones included, as at the last `refresh`."""
+    """`CacheView` of a vLLM-like engine's blocks, also scheduled ones, as of the last `refresh`."""
 
     block_symbols = 1
 
@@ -177,7 +177,7 @@ class SimFleet:
         self._send()
 
     def _send(self) -> None:
-        """Send the requests that the router names; those to a dead replica wait until its loss is known."""
+        """Send the requests that the router names; any for a dead replica wait until its loss is known."""
         self._timer()
         named = self.router.ready(self.now)
         self._timer()
@@ -280,7 +280,7 @@ def simulate_fleet(
 ) -> dict[str, Any]:
     """Run `workload` on a fleet whose engines have the policy `label`; return the figures of the run.
 
-    They are those of `simulate` and of `shape`.  `imbalance` is the most prefill tokens that a replica
+    The figures are those of `simulate`, and `shape`.  `imbalance` is the most prefill tokens that a replica
     computed, over the mean.  Arguments are those of `simulate`; `router`, if given, replaces `shape.router`.
     """
     if shape.stale_s > 0.0 and cache != "blocks":

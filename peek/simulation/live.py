@@ -1,8 +1,8 @@
 """Simulated engines that follow a real engine: they get each request on arrival, and run up to the present.
 
 Requests of `LiveBlocks` and `LiveRadix` come one by one and are forgotten when they end.  The caller chooses
-the symbols, from 0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the
-symbols of an answer are guesses until the caller tells them by `correct`, before or after the end here.
+their symbols: from 0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the
+symbols of an answer are guesses until the caller calls `correct`, before or after the answer ends here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Live(SimEngine):
         self.schedule_arrival(request, request.arrival_s)
 
     def correct(self, request_id: str, output_tokens: int, answer: bytes = b"") -> None:
-        """Tell the real answer of a request: its length in tokens, and its symbols behind the prompt's."""
+        """Tell the real answer of a request: its length in tokens, and its symbols after the prompt's."""
         ended = self._unknown.pop(request_id, None)
         if ended is not None:
             self.learn(ended, answer)
@@ -145,7 +145,7 @@ class LiveBlocks(Live, BlockEngine):
         return self.arrived(Job(request, arrival_s, unpack(request.key)))
 
     def fresh_symbol(self) -> int:
-        """Return the next symbol below 0, from -1 down; after the least comes -1 again."""
+        """Return the next symbol below 0, from -1 down; after the lowest, -1 comes again."""
         self._generated = self._generated - 1 if self._generated > 1 - 2**31 else -1
         return self._generated
 
@@ -170,7 +170,7 @@ class LiveBlocks(Live, BlockEngine):
 class LiveRadix(Live, RadixEngine):
     """An SGLang-like engine that follows a real engine.
 
-    Its planner's clock counts admitted work, `token_s` seconds for a prompt token, as in SGLang's adapter.
+    Its planner's clock counts admitted work, `token_s` seconds per prompt token, as in SGLang's adapter.
     """
 
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes, token_s: float) -> None:

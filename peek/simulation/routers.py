@@ -21,8 +21,8 @@ from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 HASHED_TOKENS: Final = 1024  # number of leading prompt tokens that `prefix_hash` reads
-WINDOW_TOKENS: Final = 8192  # of `CentralFifo`: uncached tokens that may queue at a replica, those of a step
-EVERY: Final = 2**40  # a window in requests that is never full, which makes late binding early
+WINDOW_TOKENS: Final = 8192  # uncached tokens that `CentralFifo` lets queue at a replica: those of a step
+EVERY: Final = 2**40  # a window in requests that is never full, which turns late binding into early
 
 
 class Arrival(NamedTuple):
@@ -50,7 +50,7 @@ class Site:
     arena_tokens: int
     unit_tokens: int
     speed: float = 1.0
-    seats: int = 0  # number of requests that the replica runs at once; 0 where that is not known
+    seats: int = 0  # number of requests that the replica runs at once; 0 if that is not known
     news_s: float = 0.0  # delay of news from the replica to the router
     # uncached tokens of each request sent there that has no first token yet, by id
     queued: dict[str, int] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def round_robin(_: Arrival, sites: list[Site]) -> Site:
 
 
 class EarlyRouter(Router):
-    """Chooses a replica by `rule` when a request arrives, of a list that begins with the next each time."""
+    """Chooses a replica by `rule` when a request arrives, from a list rotated by one each time."""
 
     def __init__(self, rule: Callable[[Arrival, list[Site]], Site] = round_robin) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def least_outstanding(_: Arrival, sites: list[Site]) -> Site:
 
 
 def prefix_hash(arrival: Arrival, sites: list[Site]) -> Site:
-    """Choose by a rendezvous hash of the prompt's beginning, so that few move when the fleet changes."""
+    """Choose by a rendezvous hash of the prompt's beginning, so that few prompts move with the fleet."""
     head = arrival.key[: SYMBOL_BYTES * max(1, HASHED_TOKENS // sites[0].unit_tokens)]
     seed = crc32(arrival.namespace.encode(), crc32(head))
     return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
@@ -217,10 +217,10 @@ class WeighedScores(EarlyRouter):
 class PrefixAffinity(EarlyRouter):
     """Sends a request where the longest prefix of it was sent, while the replicas are evenly loaded.
 
-    The documented rules of Ray Serve and of SGLang's router.  The load is uneven if the most outstanding
-    requests of a replica exceed the fewest by more than `apart`, and are more than `ratio` times as many;
-    then the fewest of `drawn` replicas (0: all) decide.  A prefix counts from the part `match` of the prompt
-    on; without one, the fewest symbols sent decide.  The record is not bounded.
+    The documented rules of Ray Serve and of SGLang's router.  The load is uneven if the largest number of
+    outstanding requests exceeds the smallest by more than `apart` and is over `ratio` times as large.  Then
+    the least loaded of `drawn` replicas (0: all) is taken.  A prefix counts from the part `match` of a prompt
+    on; without one, the replica that was sent the fewest symbols is taken.  The record is not bounded.
     """
 
     def __init__(self, apart: int, ratio: float, match: float, drawn: int) -> None:
@@ -253,7 +253,7 @@ class PrefixAffinity(EarlyRouter):
 
 
 class CentralFifo(Router):
-    """Holds one queue: its head goes where the fewest are outstanding of those with room in their window."""
+    """Holds one queue: its head goes to the least loaded replica that has room in its window."""
 
     def ready(self, now: float) -> list[tuple[str, int]]:
         sent = []
@@ -269,8 +269,8 @@ class CentralFifo(Router):
 class PeekRouter(Router):
     """Routes by `FleetPlanner`, which binds late, or early with `early`.
 
-    An answer is expected to have the mean length of the answers so far.  With `early` all windows are
-    endless.  The run sets seats, late news and `unit_tokens` of `config`.
+    An answer is expected to have the mean length of the answers so far.  With `early` windows have no bound.
+    The run sets `seats`, `news_s` and `unit_tokens` of `config`.
     """
 
     def __init__(self, early: bool = False, config: FleetConfig | None = None) -> None:

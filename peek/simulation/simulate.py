@@ -26,7 +26,7 @@ class Target(NamedTuple):
 
 
 TARGETS: Final = (Target(2.0), Target(10.0))
-"""Default targets: 2 s for a waiting person, 10 s for a job; 100 ms a token is faster than anyone reads."""
+"""Default targets: 2 s for a waiting person, 10 s for a job; 100 ms per token is faster than anyone reads."""
 
 
 def simulate(
@@ -102,8 +102,8 @@ class PlanMeter:
 def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS) -> dict[str, Any]:
     """Compute the metrics of a run over all jobs that arrived after the warm-up.
 
-    `slowdown` is a request's time in the system over that time without the wait in the queue.  `job_s` is
-    there where requests have sessions.  `WorkloadError` if times are so large that rounding hides a step.
+    `slowdown` is a request's time in the system divided by that time without the wait in the queue.  `job_s`
+    is given if requests have sessions.  `WorkloadError` if times are so large that rounding hides a step.
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]

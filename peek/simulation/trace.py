@@ -63,8 +63,8 @@ def read_mooncake(
     are sorted by time, and the earliest request arrives at 0.
 
     The arena holds four requests as long as the longest (prompt and output), and at least 50,000 tokens.
-    With less than one the trace could not finish, and far above four there is no memory pressure to study.
-    `block_tokens` are the tokens per hash id, the `unit_tokens`; None takes those of the rows, or 512.
+    If it held less than one the trace could not finish; far above four there is no memory pressure to study.
+    `block_tokens` are the tokens per hash id (`unit_tokens`); None takes those of the rows, or 512.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
@@ -124,8 +124,8 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
     session begins at the `timestamp` of its first turn.  Else rows have `tokens`, one symbol each, and
     `at_session_rate` draws when sessions begin.  Rows may come in any order.  There is no warm-up.
 
-    `limit` is the number of sessions to take from the start; of others only the name is checked.  O(tokens);
-    memory for four bytes per token or block that is kept.
+    `limit` is the number of sessions to take from the start; only the names of others are checked.
+    O(tokens); memory for four bytes per token or block that is kept.
     """
     found = _Sessions(path, limit)
     requests = with_answers(found.requests(), found.unit_tokens)
@@ -134,7 +134,7 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
 
 
 def at_session_rate(workload: Workload, rate: float, seed: int) -> Workload:
-    """Return the same sessions in the same order; they begin as a Poisson process of `rate` a second.
+    """Return the same sessions in the same order, begun by a Poisson process at `rate` per second.
 
     `WorkloadError` if an arrival time overflows.
     """

@@ -1,7 +1,7 @@
 """Workloads as pure data: requests with arrival times, and the hit of a cache that never evicts.
 
-`ideal_hit` needs no trie: the longest prefix that a key shares with *any* earlier key is the longest that it
-shares with its two neighbours in the sorted list of these, and comparing `bytes` is one memcmp.
+`ideal_hit` needs no trie: in the sorted list of earlier keys, the one that shares the longest prefix with a
+key is one of its two neighbours, and comparing `bytes` is one memcmp.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMING_ID: Final = 1000  # the synthetic text with the name n begins with this i
 
 
 Progress = Callable[[int], None] | None
-"""Is called with the number of finished requests, whenever a request finishes."""
+"""Called with the number of finished requests whenever a request finishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class SimRequest:
     request_id: str
     arrival_s: float  # arrival in seconds since the start of the run; with `after`, the earliest arrival
     key: bytes  # the prompt as packed int32 little-endian symbols of `Workload.unit_tokens` tokens each
-    num_tokens: int  # prompt length, at least 1.  The key covers fewer where the last do not fill a symbol.
+    num_tokens: int  # prompt length, at least 1; the key covers fewer if the last do not fill a symbol
     output_tokens: int  # length of the answer in tokens, at least 1
     namespace: str = ""  # keeps equal keys from sharing KV (LoRA adapter, cache salt)
     after: str | None = None  # id of the request that must finish first
     think_s: float = 0.0  # time between the end of `after` and the arrival of this request, in seconds
-    tenant: str = ""  # the name that the request is accounted to; "" where there is only one tenant
+    tenant: str = ""  # the name that the request is accounted to; "" if there is only one tenant
     session: str = ""  # the conversation or job that the request is a turn of; "" for none
     ttft_target_s: float | None = None
-    # the first symbols of the answer, those that a later prompt contains behind `key`.  An engine caches them
+    # the first symbols of the answer: those that a later prompt contains after `key`.  An engine caches them
     # under these symbols, and the rest of the answer under symbols that no prompt contains.
     answer: bytes = b""
 
@@ -59,7 +59,7 @@ class Workload:
 
     name: str
     load: str  # "moderate" or "heavy", "trace" for a recorded trace, "sessions" for recorded sessions
-    seed: int  # seed of the draws, 0 where nothing was drawn
+    seed: int  # seed of the draws; 0 if nothing was drawn
     requests: Sequence[SimRequest]  # the requests, ascending by `arrival_s`
     warmup: int  # number of leading requests that run but are left out of the metrics
     max_running: int  # the engine's cap on requests that run at once, its seats
@@ -69,7 +69,7 @@ class Workload:
     # request is ready at t = 0
     client_concurrency: int | None = None
     rate_scale: float = 1.0  # factor by which the requests of a trace arrive faster than recorded
-    # mean number of recorded sessions that begin in a second; None where it was not drawn
+    # mean number of recorded sessions that begin in a second; None if their starts were not drawn
     session_rate: float | None = None
 
 
@@ -102,7 +102,7 @@ def faster(workload: Workload, factor: float) -> Workload:
 def with_answers(requests: Sequence[SimRequest], unit_tokens: int) -> list[SimRequest]:
     """Return the same requests, with each answer that the prompt of a later turn contains.
 
-    If a turn's prompt begins with the whole prompt of the request it comes `after`, the symbols behind that
+    If a turn's prompt begins with the whole prompt of the request it comes `after`, the symbols after that
     are the answer, as chat templates write it.  O(symbols).
     """
     by_id = {request.request_id: request for request in requests}
@@ -139,7 +139,7 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     """Return cached tokens / prompt tokens of a cache that never evicts, in arrival order; 0.0 for none.
 
     A request hits the longest prefix, in whole symbols, that it shares with any earlier request of its
-    namespace, but never its last token.  Of answers, the cache has only the tokens of `SimRequest.answer`.
+    namespace, but never its last token.  Of an answer the cache has only the tokens of `SimRequest.answer`.
     `include_warmup` counts the warm-up requests, as the paper's ideal values do; without it they only warm
     the cache, as in the metrics of a run.  O(N log N) comparisons of keys; memory for one reference per key.
     """
