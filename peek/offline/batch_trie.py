@@ -1,9 +1,9 @@
 """The compiled part of offline scheduling: the trie of a whole batch, and an LRU cache over its nodes.
 
-**The trie** takes prompts one after another and hands over its finished shape.  Nothing is ever removed from
-a batch, so a node needs only a parent.  A million prompts take a third of a `PendingTree`'s memory, without
-reference cycles.  All children are in one dictionary by `(node index << 32) | first token`.  Of a prompt the
-trie keeps only the part that no earlier prompt has, as packed `bytes`.
+**The trie** takes prompts one after another and returns its finished shape.  Nothing is ever removed from a
+batch, so a node needs only a parent.  A million prompts take a third of a `PendingTree`'s memory, without
+reference cycles.  All children are in one dictionary by `(node index << 32) | first token`.  The trie keeps
+only the part of a prompt that no earlier prompt has, as packed `bytes`.
 
 **The cache** is exact for every block, at a cost per node.  All blocks of an edge are used together, so they
 are neighbours in the LRU order, deeper blocks first, as engines free them.  So one entry per node, with the
@@ -40,7 +40,7 @@ class BatchNode:
 
 @final
 class BatchTrie:
-    """Compressed trie over the prompts of a batch, of the first `max_tokens` tokens of each; 0: of all."""
+    """Compressed trie over the prompts of a batch, or their first `max_tokens` tokens unless that is 0."""
 
     __slots__ = ("_edges", "_leaves", "_lengths", "_max_tokens", "_nodes", "_root", "_roots")
 
@@ -104,7 +104,7 @@ class BatchTrie:
         return node
 
     def _split(self, parent: BatchNode, child: BatchNode, slot: i64, at: i64) -> BatchNode:
-        """Cut `child`'s edge behind byte `at`; return the new upper node."""
+        """Cut `child`'s edge after byte `at`; return the new upper node."""
         edge = child.edge
         upper = self._new_node(edge[:at], parent, parent.depth + (at >> 2))
         upper.first = child.first
@@ -139,7 +139,7 @@ class Residency:
         self.lengths = lengths  # number of blocks on each node's edge, 0 for the root
         self.capacity: i64 = capacity  # in blocks
         self.used: i64 = 0
-        # Leading blocks of a node's edge that are in the cache, by node; the one used longest ago is first.
+        # By node: how many leading blocks of its edge are in the cache; the node used longest ago is first.
         self._kept: OrderedDict[int, int] = OrderedDict()
 
     def admit(self, leaf: int) -> int:
@@ -163,7 +163,7 @@ class Residency:
         node = leaf
         while node != 0:
             length = lengths[node]
-            if surplus > 0:  # of a prompt larger than the cache, the first blocks are cached
+            if surplus > 0:  # if a prompt is larger than the cache, its first blocks are cached
                 cut = surplus if surplus < length else length
                 surplus -= cut
                 length -= cut

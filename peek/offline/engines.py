@@ -146,7 +146,7 @@ def _followed(start: Any, path: str) -> int:
 
 
 def _batch(prompts: Any) -> list[Any]:
-    batch = list(prompts)  # by place: a column of pandas is read by its labels
+    batch = list(prompts)  # by place, because a pandas column is indexed by its labels
     if isinstance(prompts, (str, dict)) or (batch and isinstance(batch[0], int)):
         raise InvalidConfig("a batch is a list of prompts, not one prompt")
     return batch
@@ -160,7 +160,7 @@ def _vllm_tokens(prompt: Any, llm: Any) -> Any:
 
 
 def _not_empty(tokens: Any) -> Any:
-    """Return the tokens, `NOTHING` for none; what has no length is no prompt, and `reorder` names it."""
+    """Return the tokens, `NOTHING` for none; `reorder` reports an object without a length, no prompt."""
     return NOTHING if isinstance(tokens, Sized) and len(tokens) == 0 else tokens
 
 

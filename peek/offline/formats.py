@@ -1,8 +1,8 @@
 """Parse and write the lines of batch files: requests, results and order files.  Opens no file.
 
 **Lines** keep their bytes, without a byte order mark.  A missing end of the last line belongs to the file,
-not to the line: when that line moves away from the bottom, it swaps ends with the new last line.  Moved
-back by the same rule, the file is what it was, byte for byte.
+not to the line: when that line moves away from the bottom, it swaps ends with the new last line.  When lines
+are moved back by the same rule, the file is what it was, byte for byte.
 
 **Requests** are OpenAI-style, `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`, or Anthropic's,
 `{"custom_id": ..., "params": {...}}`.  A body has `messages` (chat completions, Anthropic's messages),
@@ -44,10 +44,10 @@ _SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
 
 NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
 
-# Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000.
+# Tokens of an image or a sound of any size: LLaVA's 24 x 24 patches; other models take 250 to 2,000.
 IMAGE_TOKENS: Final = 576
 
-# An image, sound or video by its address, in the `repr` of a part of a message, or what is in base64.
+# An image, sound or video by its address, in the `repr` of a part of a message, or any base64 text.
 _MEDIA: Final = re.compile(r"'(?:image|audio|video)_url': (?:\{[^{}]*\}|'[^']*')|[A-Za-z0-9+/=]{1024,}")
 _Made = TypeVar("_Made")
 
@@ -62,9 +62,9 @@ def excerpt_of(value: object) -> str:
 def excerpt(text: str) -> str:
     """Return `text`, cut to `EXCERPT_BYTES` of UTF-8; also for messages that may quote input.
 
-    Control characters are escaped as in `repr`: a terminal would obey those of a log that others wrote.
+    Control characters are escaped as in `repr`, because a terminal would obey those in someone else's log.
     """
-    start = text[: EXCERPT_BYTES + 1]  # a character is a byte or more
+    start = text[: EXCERPT_BYTES + 1]  # a character has at least one byte
     shown = "".join([each if each.isprintable() or each.isspace() else repr(each)[1:-1] for each in start])
     raw = shown.encode("utf-8", "backslashreplace")
     if len(raw) <= EXCERPT_BYTES:
@@ -98,9 +98,9 @@ def split_end(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def new_ends(bare: int, last: int, last_line: bytes, files: int = 1) -> dict[int, bytes]:
-    """Return the ends of the lines that change theirs, by index, so that the last line is the one without.
+    """Return new ends, by index, of lines whose end changes, so that the last line is the one without.
 
-    The line `bare` had none, -1 for no line; the line `last` is written last.  Several `files` may be
+    The line `bare` had no end (-1: no line); the line `last` is written last.  Several `files` may be
     concatenated, so every line gets an end.
     """
     end = split_end(last_line)[1]
@@ -123,7 +123,7 @@ class BatchRequest:
     namespace: str  # model and other fields that keep requests from sharing KV, such as `cache_salt`
     prompt: str | list[int]
     system: str = ""  # text of a chat up to the last of its leading system messages; "" for token ids
-    fault: str = ""  # why the line is not understood, and the prompt is all of it
+    fault: str = ""  # why the line is not understood; the prompt is then the whole line
 
 
 def parse_request(line: bytes, loads: Loads) -> BatchRequest:
@@ -137,7 +137,7 @@ def id_of(line: bytes, loads: Loads) -> object:
 
 
 def any_request(line: Line, loads: Loads, encode: Encode | None) -> tuple[BatchRequest, bytes]:
-    """Return the request of a line and its key; of a line that is not understood, one that shares nothing.
+    """Return the request of a line and its key; a line that is not understood gets one that shares nothing.
 
     `WorkloadError` or `InvalidKey` if such a line has no custom_id, by which its result could be found.
     """
@@ -354,17 +354,17 @@ def check_ids(requests: Iterable[tuple[int, str]]) -> None:
 def match_results(
     found: dict[int, object], lines: list[int], numbers: list[int], ids: list[str], by_position: bool = False
 ) -> tuple[dict[int, int], list[str]]:
-    """Match results with requests by custom_id; by position where neither results nor requests have one.
+    """Match results with requests by custom_id; by position if neither results nor requests have one.
 
     Args:
         found: custom_id of each result, from `id_of`, by the number of its line.
         lines: numbers of all lines of the results, also of those that are not JSON.
         numbers, ids: line number and custom_id of each request in the order it ran, from `read_order`.
-        by_position: whether to match by position also if requests have ids and no result has one; else that
-            is a `WorkloadError`, as runners may change the order.
+        by_position: whether to match by position also if requests have ids and no result has one.  Otherwise
+            that is a `WorkloadError`, because runners may change the order.
 
-    Returns the line number in the batch file by that of the result; and a message for each result and then
-    each request without a match.  `WorkloadError` also if results without ids are not as many as requests.
+    Returns line numbers in the batch file, by line numbers of results; and a message for each result, then
+    each request, without a match.  `WorkloadError` also if results without ids are not as many as requests.
     """
     if not found:
         return {}, []

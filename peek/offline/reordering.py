@@ -69,7 +69,7 @@ def engine_named(name: str) -> Engine:
 class Group:
     """Prompts with the same deepest shared node, at `depth` tokens, which run next to each other.
 
-    `first` is the index of the first; `size` is 1 where all others at the node share a deeper node.
+    `first` is the index of the first; `size` is 1 if all others at the node share a deeper node.
     """
 
     first: int
@@ -124,7 +124,7 @@ def reorder(
         mode: "full" reads whole prompts in whole blocks, and reorders if the simulated hit rises by
             `min_gain`.  "paper" reads the first 128 tokens, token by token, with the three published guards.
         engine: "vllm" if prompts can hit a prefix that is still in prefill, "sglang" if not.  Decides the
-            simulation, and `pioneer_spacing` where that is None (see `pioneers_ahead`).
+            simulation, and `pioneer_spacing` if that is None (see `pioneers_ahead`).
         pioneer_spacing: number of places that the first prompt of a group goes ahead; mode "full" only.
         min_gain: least rise of the hit ratio that is worth a change of order; mode "full" only.
         namespaces: namespace of each prompt, which keeps it from sharing (LoRA adapter, cache salt).
@@ -163,8 +163,8 @@ def reorder(
 def shares_of(shape: BatchShape, result: Reordering, replicas: int, block_tokens: int) -> list[Share]:
     """Divide a batch over `replicas`; arguments and errors are those of `split`.
 
-    A guard says that one engine may take the prompts as they came.  Of several, each would compute all
-    prefixes then, so the guard does not count here.
+    A guard says that one engine may take the prompts as they came.  With several engines each would then
+    compute all prefixes, so guards do not count here.
     """
     order = result.order if result.guard is None else depth_first(shape).tolist()
     return split(shape, order, replicas, block_tokens)
@@ -205,7 +205,7 @@ def _check(
 
 def groups_of(shape: BatchShape, unit_tokens: int) -> list[Group]:
     """Return the groups of a batch by size, then depth, descending, then arrival.  O(nodes log nodes)."""
-    # What a prompt has alone below its deepest shared node is one node, since nothing branches in it.
+    # The part of a prompt below its deepest shared node is a single node, because nothing branches in it.
     shared = np.where(shape.count >= 2, np.arange(len(shape.count)), shape.parent)
     node = shared[shape.leaf]
     _, firsts, sizes = np.unique(node, return_index=True, return_counts=True)
@@ -220,7 +220,7 @@ def pioneers_ahead(shape: BatchShape, order: Ints, spacing: int) -> Ints:
 
     A pioneer is the first prompt that reaches a shared node; the other prompts keep their order.  Engines
     such as SGLang share a prefix only when its prefill has ended, so a sibling that starts beside the pioneer
-    computes the prefix again.  A pioneer among the last prompts of the groups before is done in time.
+    computes the prefix again.  A pioneer that starts with the last prompts of earlier groups ends in time.
     """
     if not spacing:
         return order

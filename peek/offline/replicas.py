@@ -29,7 +29,7 @@ TRIES: Final = 64  # sizes of a share that are tried
 class Share:
     """The part of a batch that one replica runs: prompt indices, the prompt to run first at the front.
 
-    `uncached_tokens` are to compute from a cold cache, where a prompt hits only the prompt before it.
+    `uncached_tokens` have to be computed with a cold cache, if a prompt hits only the prompt before it.
     """
 
     order: list[int]
@@ -73,7 +73,7 @@ def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list
     """Return the places where each replica's run starts, with the end, and the work of each run, in tokens.
 
     Every cut adds work, and too small a share leaves too much of it to the last replica.  So sizes of a share
-    are tried, from an even part on to that and the largest prompt; the one whose longest run is least wins.
+    are tried, from an even part to that plus the largest prompt; the size whose longest run is least wins.
     """
     total = np.concatenate([[0], np.cumsum(costs)])
     least = max(1.0, (int(total[-1]) + filler) / replicas)
@@ -91,17 +91,17 @@ def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list
 
 
 def _longest(work: list[int], filler: int) -> float:
-    """Return the work of the longest run, if the filler is dealt out token by token to the shortest."""
+    """Return the work of the longest run, if the filler goes token by token to the shortest runs."""
     ascending = sorted(work)
     level = min((below + filler) / count for count, below in enumerate(accumulate(ascending), start=1))
     return max(ascending[-1], level)
 
 
 def _cuts(total: Ints, saved: Ints, share: float, filler: float, replicas: int) -> list[int]:
-    """Cut runs of about `share` work each, a little less or more where neighbours share less there.
+    """Cut runs of about `share` work each, a little less or more if neighbours share less there.
 
     `total` is the work before each prompt, and of all; `saved` what each saves by the prompt before it;
-    `filler` the work per replica that can even out a run that is too short.  All are in tokens.
+    `filler` the work per replica that can even out runs that are too short.  All are in tokens.
     """
     n = len(saved)
     cuts = [0]

@@ -62,7 +62,7 @@ def shape_of(prompts: Prompts, max_tokens: int = 0, namespaces: Sequence[str] | 
 def by_place(prompts: Prompts) -> Prompts:
     """Return a batch that can be read again and by index, a matrix row by row.
 
-    A generator, and a column of pandas, which goes by labels, become a list.
+    A generator becomes a list, and so does a pandas column, which is indexed by labels.
     """
     if isinstance(prompts, np.ndarray):
         return np.ascontiguousarray(prompts)
@@ -70,15 +70,15 @@ def by_place(prompts: Prompts) -> Prompts:
 
 
 def finished(trie: BatchTrie) -> BatchShape:
-    """Return a trie to which nothing is added any more, as arrays.  O(nodes)."""
+    """Return a trie that is complete, as arrays.  O(nodes)."""
     columns: list[Any] = trie.columns()
     return BatchShape(*columns)
 
 
 def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
-    """Return the same trie in whole blocks, without nodes that lie no whole block below their parent.
+    """Return the same trie in whole blocks, without nodes that are less than a block below their parent.
 
-    Children and prompts of such a node move to its nearest ancestor that is left.  O(nodes log depth).
+    Children and prompts of such a node move to its nearest ancestor that remains.  O(nodes log depth).
     """
     depth = shape.depth // block_tokens
     kept = depth > depth[shape.parent]

@@ -84,7 +84,7 @@ class Waves:
     def completed(self, index: int, cached_tokens: int) -> None:
         """Tell the shadow cache how many tokens of a prompt the engine had cached, once per prompt.
 
-        `UnknownRequest` for a prompt that is in no wave yet, or was told before.
+        `UnknownRequest` for a prompt that is in no wave yet, or was reported before.
         """
         expected = self._expected.pop(index, None)
         if expected is None:
@@ -109,7 +109,7 @@ class Waves:
         counts = self._take(members, keys)
         order = members if self.guard is not None else self._refine(members, keys, counts)
         for index in order:
-            most = (self._tokens[index] - 1) // self.cache.block_tokens  # the last token is computed
+            most = (self._tokens[index] - 1) // self.cache.block_tokens  # the last token is always computed
             self._expected[index] = min(self.cache.admit(keys[index]), most) * self.cache.block_tokens
         return order
 
@@ -153,7 +153,7 @@ class Waves:
 
 @dataclass(eq=False, slots=True)
 class _Block:
-    """A resident block; `children` counts resident blocks right behind it, `rank` is its `_needed` entry."""
+    """A resident block; `children` counts resident blocks right after it, `rank` is its `_needed` entry."""
 
     key: int
     parent: _Block | None
@@ -166,10 +166,10 @@ class ShadowCache:
     """An estimate of what the engine's prefix cache holds: an LRU cache over block keys (`block_keys`).
 
     Blocks that no prompt ahead needs are in one LRU dictionary, deepest first within a prompt, as engines
-    free them.  They are evicted first, in O(1).  When there are none, a needed block is evicted: of those
-    without a resident block behind them, the block with the lowest `log(1 + references) x (1 + depth)`
-    (paper, PEEK-offline, phase 2).  The logarithm lets a popular prefix go in the end; the depth is the cost
-    of a miss.  A needed block's ancestors are needed, too, so a resident block never loses an ancestor.
+    free them.  They are evicted first, in O(1).  If there are none, a needed block without a resident block
+    after it is evicted: the one with the lowest `log(1 + references) x (1 + depth)` (paper, PEEK-offline,
+    phase 2).  The logarithm lets even a popular prefix go in the end; the depth is the cost of a miss.  A
+    needed block's ancestors are needed, too, so a resident block never loses an ancestor.
 
     >>> cache = ShadowCache(cache_tokens=64, block_tokens=16)
     >>> cache.admit([1, 2, 3]), cache.admit([1, 2, 4]), len(cache)
@@ -181,7 +181,7 @@ class ShadowCache:
             raise InvalidConfig(f"a cache of {cache_tokens} tokens has no block of {block_tokens}")
         self.block_tokens = block_tokens
         self.stated = cache_tokens // block_tokens  # size of the engine's cache as stated, blocks
-        self.capacity = self.stated  # and as the engine's reports show it, see `reconcile`
+        self.capacity = self.stated  # the size as the engine's reports show it, see `reconcile`
         self._blocks: dict[int, _Block] = {}
         self._unneeded: OrderedDict[int, None] = OrderedDict()
         self._references = Counter[int]()
@@ -241,9 +241,9 @@ class ShadowCache:
     def reconcile(self, expected_tokens: int, cached_tokens: int) -> None:
         """Adapt the capacity to the engine's report of a prompt that has run.
 
-        With fewer cached tokens than expected from `admit`, the engine has less room than stated (running
-        requests, other users).  The capacity shrinks by the difference, to an eighth of the stated size at
-        least, and blocks are evicted.  With more, it grows by the difference, to the stated size at most.
+        If fewer tokens were cached than `admit` expected, the engine has less room than stated (running
+        requests, other users).  The capacity shrinks by the difference, but not below an eighth of the stated
+        size, and blocks are evicted.  If more were cached, it grows by the difference, up to the stated size.
         """
         blocks = (cached_tokens - expected_tokens) // self.block_tokens
         self.capacity = min(self.stated, max(self.stated // 8, 1, self.capacity + blocks))
@@ -261,19 +261,19 @@ class ShadowCache:
             self._unneeded.move_to_end(key)
 
     def _rank(self, block: _Block) -> None:
-        """Put a block into `_needed` if it is needed and no resident block is behind it, else take it out."""
+        """Put a block into `_needed` if it is needed and no resident block is after it, else take it out."""
         references = 0 if block.children else self._references[block.key]
         worth = log1p(references) * (1 + block.depth)
         if block.rank is not None and block.rank[0] != worth:
             self._needed.remove(block.rank)
             block.rank = None
         if worth and block.rank is None:
-            self._ranks += 1  # of blocks of equal worth, the one ranked first is evicted
+            self._ranks += 1  # among blocks of equal worth, the one ranked first is evicted
             block.rank = (worth, self._ranks, block.key)
             self._needed.add(block.rank)
 
     def _make_room(self, more: int, spared: int | None) -> None:
-        """Evict until `more` blocks fit.  Of needed blocks, keeps `spared`, and so its ancestors."""
+        """Evict until `more` blocks fit, but not `spared` while it is needed, nor its ancestors."""
         while len(self._blocks) + more > self.capacity:
             if self._unneeded:
                 key, _ = self._unneeded.popitem(last=False)

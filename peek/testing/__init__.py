@@ -1,9 +1,8 @@
 """Tools for authors of policies and cache views: property tests in a few lines, and the naive twins.
 
 `check_policy` and `check_cache_view` look for a queue that your code gets wrong, and show the smallest.
-`peek.testing.strategies` draws queues, caches and histories for properties of your own.  The naive twins are
-the specification in code.  Drawing needs hypothesis, which is imported on first use.  docs/testing.md shows
-how.
+`peek.testing.strategies` draws queues, caches and histories for your own properties.  The naive twins are the
+specification in code.  Drawing needs hypothesis, which is imported on first use.  See docs/testing.md.
 """
 
 from peek.testing import strategies

@@ -40,7 +40,7 @@ else:
 
 
 def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], examples: int | None) -> None:
-    """Call `check` with examples, None: as many as set; `AssertionError` of the smallest that fails."""
+    """Call `check` with `examples` examples (None: hypothesis' own number); raise the smallest failure."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis.errors import Flaky
 

@@ -4,13 +4,13 @@
 
 - **a permutation**: the answer is a new list with every request of the queue once, and nothing else;
 - **nothing is touched**: the list, the tree, the cycle and the requests stay as they were, but for `section`;
-- **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree that came
-  about in another way, and whatever an earlier cycle left in `section` and `lane`;
-- **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
-  `reads_tree` those of the tree;
+- **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree with another
+  history, and whatever an earlier cycle left in `section` and `lane`;
+- **it reads only what it says it reads**: without `reads_cache` the signals of the cache may be stale, and
+  without `reads_tree` those of the tree;
 - **no memory**: earlier orders make no difference.  With `stateful=True`, two copies with one history agree.
   Each hears of every arrival and departure (`arrived`, `left`) as from a planner;
-- **its stream**, where it has one, is the same order, and **a bound on waiting** holds, where one is given.
+- **its stream**, if it has one, is the same order, and **a bound on waiting**, if one is given, holds.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def check_policy(
         bound: the longest that a request may wait, in seconds, on an engine that computes 10 tokens a second
             and one prompt at a time: `bound(ahead_s, largest_s)`.  `ahead_s` is how long the engine needs for
             the requests before it when it arrives, `largest_s` for the largest prompt.  First come, first
-            served keeps `lambda ahead_s, largest_s: ahead_s`.  Besides queues that are drawn, two floods of
-            three minutes are played, so a bound of more than that proves nothing.
+            served keeps `lambda ahead_s, largest_s: ahead_s`.  Besides drawn queues, two floods of three
+            minutes are played, so a bound of more than that proves nothing.
         examples: number of queues to try, and of histories; None takes it from hypothesis' settings profile.
 
-    Raises `AssertionError` with the smallest queue that was found, `TypeError` if `policy` is no policy and
-    makes none, and `MissingHypothesis` if hypothesis is not installed.
+    Raises `AssertionError` with the smallest failing queue, `TypeError` if `policy` is no policy and makes
+    none, and `MissingHypothesis` if hypothesis is not installed.
     """
     need_hypothesis()
     make = _factory(policy)
@@ -93,7 +93,7 @@ def check_policy(
 
 
 def _crowd(size: int) -> Scene:
-    """A queue longer than those that are drawn: limits of a policy show there."""
+    """A queue longer than drawn ones, to show a policy's limits on length."""
     rows = []
     for i in range(size):
         symbols = PIECES[i % 7] + PIECES[i * i % 5] + PIECES[i % 3]
@@ -358,17 +358,17 @@ FLOOD_S = 180.0
 
 
 def floods() -> list[list[Arrival]]:
-    """Queues in which one request is old and others keep the engine busy for `FLOOD_S`.
+    """Two queues in which one request is old and others keep the engine busy for `FLOOD_S`.
 
-    In the first these are cheap and have a cached prefix, and the old one is costly; in the second they are
-    costly and share nothing, and all but one token of the old one is cached.
+    In the first the others are cheap and have a cached prefix, and the old one is costly.  In the second the
+    others are costly and share nothing, and all but one token of the old one is cached.
     """
     prefix = (1,) * 64
     return [_flood((2,) * 100, prefix, 20), _flood((*prefix, 2), (), 100)]
 
 
 def _flood(old: tuple[int, ...], prefix: tuple[int, ...], tokens: int) -> list[Arrival]:
-    """Requests of `prefix` and `tokens` of their own, a little faster than the engine computes them."""
+    """Requests of `prefix` and `tokens` of their own; they come a little faster than the engine computes."""
     every_s = 0.95 * tokens / TOKENS_PER_S
     return [
         Arrival("first", (1,) * 64),
@@ -386,7 +386,7 @@ def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound)
     Whenever the engine is free it computes the first prompt of the order, and all that it computed is cached.
     """
     replay, waiting, cached = Replay(policy=policy), dict[str, Arrival](), list[Place]()
-    ahead_s: dict[str, float] = {}  # seconds of the engine for the requests before one on its arrival
+    ahead_s: dict[str, float] = {}  # by request: seconds for the requests before it when it arrived
     clock = 0.0
     largest_s = max(_seconds(row, cached) for row in queue)
     coming = deque(queue)
@@ -401,7 +401,7 @@ def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound)
         first = replay.prepare(tuple(cached), clock, policy.theta).order(policy)[0]
         row = waiting.pop(first)
         waited, allowed = clock - row.arrival_time, bound(ahead_s[first], largest_s)
-        if not waited <= allowed + 1e-6:  # nor is NaN a bound
+        if not waited <= allowed + 1e-6:  # also true if the bound is NaN
             lines = [
                 f"{type(policy).__name__}: {first} waited {waited:g} s, the bound allows {allowed:g} s",
                 f"  engine: {TOKENS_PER_S:g} tokens a second, one prompt at a time, forgets nothing",

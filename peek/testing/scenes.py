@@ -1,7 +1,7 @@
 """Queues as plain data, at one moment (`Scene`) and over time (`History`, `Replay`), and their printed form.
 
 A `Scene` builds the library's objects (`prepare`, `planner`).  A `Replay` keeps one tree over many steps, as
-a planner does, and never makes it anew.
+a planner does, and never rebuilds it.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Replay:
             self._rows[row.request_id] = replace(row, arrival_work=self.work_done)
 
     def admit(self, request_id: str) -> int:
-        """Admit a request; return the tokens that the engine has to compute, as of the last walk."""
+        """Admit a request; return the tokens that the engine has to compute, by the last walk."""
         request = self._tree.remove(request_id)
         del self._rows[request_id]
         cost = max(0, request.num_tokens - request.cached_len)
@@ -212,12 +212,12 @@ class Replay:
             del self._rows[request_id]
 
     def scene(self, cached: tuple[Place, ...], now: float) -> Scene:
-        """The same queue as a `Scene`, which knows nothing of the past."""
+        """The same queue as a `Scene`, without its history."""
         rows = sorted(self._rows.values(), key=lambda row: row.arrival_time)
         return Scene(tuple(rows), cached, (), self.unit, now)
 
     def prepare(self, cached: tuple[Place, ...], now: float, theta: int = THETA) -> Prepared:
-        """The living requests in arrival order, with every signal written anew."""
+        """The actual request objects in arrival order, with all signals up to date."""
         self._walk.walk(cache_of(cached, self.unit))
         self._tree.refresh(-(-theta // self.unit))
         queue = sorted(self._tree.requests(), key=lambda request: request.arrival_time)

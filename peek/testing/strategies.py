@@ -1,8 +1,8 @@
 """hypothesis strategies for prompts, queues, caches, scenes and histories.
 
-Prompts are joined from a few pieces.  So they share prefixes at several depths, part late, begin one another
-or share nothing.  Some stand in another namespace, some have tokens that fill no whole page.  The lengths lie
-around the thresholds of policies: 32 tokens of a head, 32 cached tokens.
+Prompts are joined from a few pieces.  So they share prefixes at several depths, part late, are prefixes of
+each other or share nothing.  Some are in another namespace, some have tokens that fill no whole page.  The
+lengths are around the thresholds of policies: 32 tokens of a head, 32 cached tokens.
 
 Every public function returns a strategy; hypothesis is imported when one is called.  `InvalidConfig` for
 queues of more than nine requests, which would not all have come by `NOW`.
@@ -22,15 +22,15 @@ from peek.testing.twins import Place
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-# Pieces of prompts: lengths around theta and tau, heads that part late.
+# Pieces of prompts: lengths around theta and tau, heads that differ only at their end.
 PIECES: Final = ((1,), (2, 2), (3,) * 31, (3,) * 32, (3,) * 31 + (4,), (5,) * 40, (6,) * 33)
 NAMESPACES: Final = ("", "", "", "lora")
 _GAPS: Final = (0, 0, 1, 2, 7)
 _CUTS: Final = (1, 31, 32, 33, 34, 63, 64, 65, 10_000)
 
 # Examples are drawn as plain lists of small tuples and put together afterwards.  So a failing example can be
-# made smaller by leaving entries out.  A draft has symbols, what the key leaves out of the prompt, namespace,
-# and names; a cut the number of the request whose prompt is cached (modulo the queue's length), and its end.
+# made smaller by leaving entries out.  A draft has the symbols, the rest of the prompt, namespace and names.
+# A cut has the number of the request whose prompt is cached (modulo the queue's length), and the cut's end.
 _Draft = tuple[tuple[int, ...], str, str, tuple[str, str, float | None]]
 _Cut = tuple[int, int]
 
@@ -55,8 +55,8 @@ def scenes(
 ) -> SearchStrategy[Scene]:
     """Scenes: a queue, part of it cached, pages of 1 or 16 tokens.
 
-    With `under_way` parts of prompts may be in the middle of a prefill, too.  With `one_namespace` all
-    requests are in the namespace "".
+    With `under_way` parts of prompts may also be under prefill.  With `one_namespace` all requests are in the
+    namespace "".
     """
     rows, cuts, under = _rows(min_size, max_size, one_namespace), _cuts(4), _cuts(2 if under_way else 0)
     return st.builds(_scene, rows, cuts, under, st.sampled_from([1, 16]))
@@ -65,8 +65,8 @@ def scenes(
 def histories(max_steps: int = 6) -> SearchStrategy[History]:
     """Steps of one engine: requests arrive, the first of the order are admitted, others are withdrawn.
 
-    Some requests arrive with a time before the last one's: they come back, preempted.  The cache forgets and
-    learns at will between two steps.
+    Some requests arrive with an earlier time than the one before, as after a preemption.  Between two steps
+    the cache gains and loses anything.
     """
     drafts, cuts = _drafts(), _cuts(4)
     few = st.integers(0, 2)

@@ -4,12 +4,12 @@ A view must have the members of `CacheView` and these properties:
 
 - **exact**: walked together with any pending tree, it gives every request the tokens that the engine's own
   match of that prompt alone gives.  Sibling prompts may part anywhere, also inside a page or block;
-- **well-formed**: `advance` answers how many symbols of the segment match, 0 to all of them, and a cursor;
-- **cursors stay good**: a cursor is used again for every child of a tree node, so `advance` leaves it alone;
+- **well-formed**: `advance` returns how many symbols of the segment match, 0 to all of them, and a cursor;
+- **cursors stay valid**: a cursor is used for every child of a tree node, so `advance` must not change it;
 - **reading changes nothing**: the engine's own answers are the same afterwards;
 - **nodes are nodes**: `node_id` names one place by one id, not 0; `parent_id`, if there is one, leads from it
-  through the nodes above to 0, and neither fails where an entry has gone since the walk;
-- **an honest version**, if there is one: it moves whenever an answer did.
+  through the nodes above to 0, and neither fails if an entry is gone since the walk;
+- **an honest version**, if there is one: it changes whenever an answer does.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def check_cache_view(
         longest_match: the engine's own answer: `longest_match(key, namespace)`, tokens of the key (a list of
             symbols) that are cached.
         prompts: keys of which the cache holds at least a part, best some that share prefixes.  By default
-            they are found by asking `longest_match` for the symbols 0 to 255.  That works where it matches
+            they are found by asking `longest_match` for the symbols 0 to 255.  That works if it matches
             single symbols and these symbols mean something.
         namespaces: namespaces of the cache; every prompt is tried in each.
         absent: symbols that no cached key has, for prompts that part from cached ones.
-        chained: whether symbols are chained block hashes; prompts are then cut, never put together anew.
+        chained: whether symbols are chained block hashes; prompts are then only cut, never recombined.
         change: changes what the cache holds, a little at each call; needed for the checks of `version` and of
-            entries that have gone.
+            entries that are gone.
         examples: number of pending trees to try; None takes it from hypothesis' settings profile.
 
-    Raises `AssertionError` with the smallest pending tree that was found, or if nothing asked for is cached,
-    since that would prove nothing; and `MissingHypothesis` if hypothesis is not installed.
+    Raises `AssertionError` with the smallest failing pending tree, or if nothing asked for is cached, because
+    that would prove nothing; and `MissingHypothesis` if hypothesis is not installed.
     """
     need_hypothesis()
     _check_members(view)
@@ -113,7 +113,7 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 
 
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
-    """Prompts of the stock, cut anywhere, then nothing, the rest of another prompt, or unknown symbols."""
+    """Prompts of the stock, cut anywhere, followed by nothing, another prompt's rest, or unknown symbols."""
     unknown = st.lists(st.sampled_from(absent), max_size=3).map(tuple) if absent else st.just(())
     some = st.sampled_from(stock)
     others = st.builds(lambda place, start: place[1][start % len(place[1]) :], some, st.integers(0, 9_999))
@@ -154,7 +154,7 @@ def _check_unchanged(places: Sequence[Place], before: list[int], after: list[int
 
 
 def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
-    """Cached tokens by a dual-walk; every prompt is also walked alone, and so with other cuts."""
+    """Cached tokens by a dual-walk; every prompt is also walked alone, so that edges end elsewhere."""
     tree = tree_of(waiting)
     try:
         found = DualWalk(tree).match(view)
@@ -168,7 +168,7 @@ def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
 
 
 def _show(waiting: dict[str, Place]) -> str:
-    """The waiting prompts, and where the edges of their tree end, which bound the segments asked for."""
+    """The waiting prompts, and where the edges of their tree end: the ends of the segments asked for."""
     lines = ["  waiting:", *(f"    {name}: {show_place(place)}" for name, place in waiting.items())]
     ends = sorted({len(symbols) for _, symbols in radix_nodes(waiting.values())})
     return "\n".join([*lines, f"  edges of their tree end at symbols {', '.join(map(str, ends))}"])
@@ -190,7 +190,7 @@ def _check_version(
     for _ in range(_CHANGES):
         version = getattr(view, "version", None)
         change()
-        if not chained:  # a symbol is its own mark there
+        if not chained:  # with chained keys a symbol is its own mark
             _check_old_marks(view, tree, walk.epoch)
         before, expected = expected, _matches(longest_match, stock)
         differs = [i for i, was in enumerate(before) if was != expected[i]]
@@ -209,7 +209,7 @@ def _check_version(
 
 
 def _check_old_marks(view: CacheView, tree: PendingTree, epoch: int) -> None:
-    """Look for demand by the marks of a walk before the last change, as an engine does that evicts."""
+    """Look for demand by the marks of a walk before the last change, as an evicting engine does."""
     try:
         MarkIndex(tree).refresh(view, epoch)
     except Exception as error:
@@ -225,7 +225,7 @@ class Cursor(NamedTuple):
 
 
 class WatchedView:
-    """Passes every call on to a view, asks it twice, and checks the answers."""
+    """Passes every call on to a view, twice, and checks the answers."""
 
     def __init__(self, view: CacheView) -> None:
         self.unit_tokens = view.unit_tokens
@@ -298,7 +298,7 @@ class WatchedView:
         """Check that the places of one node lie on one path."""
         deepest: dict[int, Place] = {}
         for place, node in sorted(ids.items(), key=lambda each: len(each[0][1])):
-            if node < 0:  # of a cache that names no nodes
+            if node < 0:  # the cache names no nodes
                 continue
             upper = deepest.get(node, place)
             if upper[0] != place[0] or place[1][: len(upper[1])] != upper[1]:
@@ -316,7 +316,7 @@ class WatchedView:
                     raise AssertionError(f"parent_id leads from {show_place(place)} through {path}, {missed}")
 
     def _climb(self, place: Place, node: int) -> list[int]:
-        """The ids up to 0; there are at most as many as symbols and a root, as each node holds a symbol."""
+        """The ids up to 0; at most one per symbol and one for the root, as each node holds a symbol."""
         path = [node]
         while path[-1] != 0:
             if len(path) > len(place[1]) + 1:

@@ -70,7 +70,7 @@ class Row(NamedTuple):
 class OutOfCoreOrder:
     """Collects a batch chunk by chunk, then computes its order.
 
-    `connection` is a DuckDB connection to an empty database; on disk for a batch larger than memory.
+    `connection` is a DuckDB connection to an empty database, on disk if the batch is larger than memory.
     """
 
     def __init__(self, connection: Any, block_tokens: int, chunk_prompts: int = CHUNK_PROMPTS) -> None:
@@ -81,16 +81,16 @@ class OutOfCoreOrder:
         self._chunk_bytes = 0
         self._count = 0
         self._cuts: list[int] = []
-        self.tokens = 0  # of the prompts that the database has
-        self.uncached_tokens = 0  # that prompts do not share with the prompt before, after `arrange`
-        self.edges = 0  # shared edges of the trie, after `arrange`; with 0 the prompts keep their order
+        self.tokens = 0  # tokens of the prompts that the database has
+        self.uncached_tokens = 0  # after `arrange`: tokens that prompts do not share with the prompt before
+        self.edges = 0  # after `arrange`: shared edges of the trie; with 0 the prompts keep their order
         connection.execute(_TABLES)
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, key: bytes, namespace: str, record: tuple[int, int, int, str], last: bool = False) -> None:
-        """Add a prompt, as packed int32 tokens; those with `last` come behind the others.
+        """Add a prompt, as packed int32 tokens; prompts with `last` come after all others.
 
         The `record` comes back in `Row`: place and size of the prompt's line, a number, and a name as JSON
         text.  Cost: about 10 us per prompt and 50 ns per block; memory for 30 bytes per token of a chunk.
@@ -128,8 +128,8 @@ class OutOfCoreOrder:
     def arrange(self, replicas: int = 1) -> tuple[int, int, str] | None:
         """Compute the order and where each replica's part begins.  Call it once, after the last `add`.
 
-        If a name repeats, other than the empty one, returns its lowest number, the next number and it
-        instead.
+        If a name other than the empty one repeats, it returns its lowest number, its next number, and the
+        name.
         """
         self._flush()
         repeated: tuple[int, int, str] | None = self._db.execute(_REPEATED).fetchone()

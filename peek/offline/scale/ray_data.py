@@ -4,7 +4,7 @@ Nothing here starts a cluster or imports Ray: only methods of the dataset are ca
 
 1. Find candidates for hot prefixes: every batch names the prefixes that many of its prompts share.
 2. Count each candidate, and find its first prompt.  The result, a few thousand keys, goes to all workers.
-3. A prompt's path (`block_keys`) begins with its hot prefixes.  The first block behind them decides its
+3. A prompt's path (`block_keys`) begins with its hot prefixes.  The first block after them decides its
    bucket, so prompts that share more are in one small bucket.  The rest of the path is computed there.
 4. The cluster sorts by path, and the sorted rows are cut into parts with about equal uncached tokens.
 """
@@ -129,9 +129,9 @@ def _counted(dataset: Any, arguments: Rows, partitions: int) -> list[Rows]:
 
 
 def count_keys(batch: Rows, columns: Columns, share: float = 0.0, among: Keys | None = None) -> Rows:
-    """Return count, first row, depth and the key above, of keys of this batch.
+    """Return count, first row, depth and the key above, for some keys of this batch.
 
-    With `among`, of the keys in it; else of keys that at least `share` of the prompts have, and at least two.
+    They are the keys in `among`, or without it, those that at least `share` of the prompts, and two, have.
     """
     keys, _, rows, depths = columns.keys(batch)
     found, counts, at = counted(keys, rows)
