@@ -1,6 +1,6 @@
 """Recorded traffic: turns logs of requests into rows of a block-hash trace, without opening a file.
 
-A `Reader` gives each line to the format that knows it.  A `Tracer` turns the events into rows in Mooncake's
+A `Reader` gives each line to the format that it has.  A `Tracer` turns the events into rows in Mooncake's
 format.  `wrapped` removes what a container runtime puts around a line; `rows` and `engines` read the rest.
 """
 

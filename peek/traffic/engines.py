@@ -1,7 +1,7 @@
 """The request logs of vLLM and SGLang, without what a container runtime puts around a line.
 
-A line that begins as a request's and does not end as the engine ends it is damaged, so a part of a line is
-never taken for the whole.  Prompts are quoted as Python quotes strings, so no prompt is mistaken for the log.
+A line that begins like a request's, but does not end as the engine ends it, is damaged.  So a part of a line
+is never taken for the whole.  Prompts are quoted like Python strings, so none is mistaken for a log line.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Format:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.facts = reader.facts
-        self.lines = 0  # of this format, so far
-        self.requests = 0  # read with prompts or lengths
+        self.lines = 0  # lines of this format so far
+        self.requests = 0  # requests read with prompts or lengths
         self.bare = 0  # requests without either
 
     def events(self, line: Inner) -> Iterable[Event] | None:
@@ -55,7 +55,7 @@ class Format:
     def note(self, message: str, **forms: re.Pattern[str]) -> None:
         """Store the numbers that a message gives; `forms` has a pattern for each field of `Facts`.
 
-        A number above `LARGEST` is none: an arena as large as that would take all memory to simulate.
+        A number above `LARGEST` is ignored: to simulate so large an arena would take all memory.
         """
         for name, form in forms.items():
             told = form.search(message)
@@ -63,7 +63,7 @@ class Format:
                 setattr(self.facts, name, number)
 
     def begin(self) -> None:
-        """Reset what holds for one file only, as another file begins."""
+        """Reset what holds only for one file, as another file begins."""
 
     def rest(self) -> Iterable[Event]:
         """Return the events that are still held back at the end of all files."""
@@ -128,9 +128,9 @@ class VllmLog(Format):
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
-        self._prompts: dict[str, Arrival] = {}  # whose parameters and LoRA adapter come in a later line
+        self._prompts: dict[str, Arrival] = {}  # their parameters and LoRA adapter come in a later line
         self._bodies: dict[str, Arrival | None] = {}  # None: the body is cut, no request, or not needed
-        self._tells_ids = False  # whether prompts are logged as ids, which a body, as text, cannot replace
+        self._tells_ids = False  # whether prompts are logged as ids; a body has only text
         self._last: datetime | None = None  # time of the line before
         self._cut_at = 0  # the server's `--max-log-len`; 0 if the log does not hold the server's start
         self._longest = 0
@@ -152,7 +152,7 @@ class VllmLog(Format):
         return self._request(text[opener.start() :], at_s, head[1] if head else level)
 
     def _time(self, month: int, day: int, hour: int, minute: int, second: int) -> float:
-        # The log has no year: a January after a December begins another, and in an older file ends it.
+        # The log has no year: one begins with a January after a December, and ends in an older file.
         last = self._last or datetime(2000, month, 1)
         since = timedelta(days=day - 1, hours=hour, minutes=minute, seconds=second)
         moments = [datetime(last.year + step, month, 1) + since for step in (-1, 0, 1)]
@@ -160,7 +160,7 @@ class VllmLog(Format):
         return (self._last - datetime(2000, 1, 1)).total_seconds()
 
     def _other(self, message: str) -> Iterable[Event]:
-        """Read the facts in a server's line that logs no request."""
+        """Read the facts in a line that logs no request."""
         told = _VLLM_CUT.search(message)
         self._cut_at = tokens_of(told[1]) if told else self._cut_at
         self.note(message, arena_tokens=_VLLM_ARENA, max_running=_VLLM_SEATS)
@@ -231,8 +231,8 @@ class VllmLog(Format):
         """Return a message if the server's `--max-log-len` has cut prompts.
 
         The option cuts a prompt to as many characters as tokens.  If the log lacks the server's arguments,
-        the sign is this: of the prompts with as many characters as tokens most, and at least two, are as long
-        as the longest prompt.
+        this is the sign: take the prompts with as many characters as tokens; most of them, and at least two,
+        are as long as the longest prompt.
         """
         count = self._as_long[self._longest]
         is_pile = count > 1 and 2 * count > sum(self._as_long.values())
@@ -243,13 +243,13 @@ class VllmLog(Format):
 
 
 def _check_begins(message: str, *openers: str) -> None:
-    """Raise `WorkloadError` for a message that is cut off within one of these openers."""
+    """Raise `WorkloadError` for a message that ends within one of these openers."""
     if message and any(opener.startswith(message) for opener in openers):
         raise WorkloadError("a line that is cut off")
 
 
 def _again(*texts: str) -> bool:
-    """Whether another request's line begins in a text, because two lines have become one."""
+    """Whether another request's line begins inside a text, because two lines have become one."""
     return any(map(_VLLM_OPENER.search, texts))
 
 
@@ -377,7 +377,7 @@ def _is_cut(prompt: str | list[Any]) -> bool:
 
 
 def _literal(line: str, name: str, start: int) -> tuple[Any, int]:
-    """Return the first string or list field `name` after `start`, and its end; None and `start` without."""
+    """Return the first string or list field `name` after `start`, and its end; or None and `start`."""
     found = re.compile(rf"[(\s]{name}=({_STRING}|{_LIST})( \.\.\. )?").search(line, start)
     if found is None:
         return None, start

@@ -1,4 +1,4 @@
-"""Reads logs of all formats: each line goes to the format that knows it, and none is dropped silently.
+"""Reads logs of all formats: each line goes to the format that it has, and none is dropped silently.
 
 A format of `FORMATS` gets a line without what a container runtime puts around it.  It leaves the line to the
 next format, returns its events, or raises an error.  So one file may mix formats.
@@ -64,7 +64,7 @@ class _Access(Format):
 
 
 class _Csv(Format):
-    """CSV: lengths as Azure and BurstGPT publish them, or requests in columns named as JSON's fields are."""
+    """CSV: lengths as Azure and BurstGPT publish them, or requests in columns named like JSON fields."""
 
     name = "CSV"
 
@@ -118,7 +118,7 @@ class _Csv(Format):
             yield self._measured(line.name, at_s, *(row[name] for name in self._lengths[-2:]))
         else:
             found = {name: parsed(cell) for name, cell in row.items() if cell}
-            told = self.reader.rows.output  # a cell is text: a number there is a length, not an answer
+            told = self.reader.rows.output  # cells are text, so a number there is a length, not an answer
             found.update({told: tokens_of(found[told])} if tokens_of(found.get(told)) else {})
             yield from self.reader.rows.events(found, line.name)
 
@@ -134,7 +134,7 @@ class _Csv(Format):
 
 
 def _split(text: str, strict: bool = False) -> list[str]:
-    """Return the cells of a record of CSV, however long: Python's limit is shorter than many a prompt."""
+    """Return the cells of a CSV record of any length; Python's limit is shorter than many prompts."""
     limit = csv.field_size_limit(len(text))
     try:
         return next(csv.reader([text], strict=strict))
@@ -184,7 +184,7 @@ class _Sessions(Format):
 
 
 class _Requests(Format):
-    """Rows that hold a request, of any form; subclasses name the forms of certain senders."""
+    """Rows that hold a request, in any form; subclasses are for the forms of certain senders."""
 
     name = "requests as OpenAI's"
 
@@ -258,8 +258,8 @@ class Reader:
         self.loads = loads
         self.facts = Facts()
         self.own = 0  # lines of a known format that yield no event
-        self.unknown = 0  # lines that no format knows
-        self.example, self.where = "", 0  # the first of them, and its number
+        self.unknown = 0  # lines of no known format
+        self.example, self.where = "", 0  # the first line of no known format, and its number
         self.is_lengths = False  # whether any rows held lengths without prompts
         self.formats = [each(self) for each in FORMATS if kind in ("", each.kind)]
         self._unwrapping = Unwrapping(loads)
@@ -267,7 +267,7 @@ class Reader:
         self._file = -1
 
     def file(self, lines: Iterable[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
-        """Yield each line's number and events, those of an export row by row.
+        """Yield each line's number and events; for an export, row by row.
 
         Iterating over the events raises `WorkloadError` or `InvalidKey` if the line or row is broken.
         """
@@ -300,7 +300,7 @@ class Reader:
         return list(dict.fromkeys(filter(None, said)))
 
     def not_understood(self) -> dict[str, Any]:
-        """Return the count of lines that no format knows, the first one's number and an excerpt of it."""
+        """Return the count of lines of no known format, and the first one's number and an excerpt."""
         return {"lines": self.unknown, "line": self.where, "first": self.example}
 
     def _of(self, line: Inner, number: int) -> Iterator[Event]:
@@ -323,7 +323,7 @@ class Reader:
         self._leave(line, number)
 
     def _leave(self, line: Inner, number: int) -> None:
-        """Count a line that no format knows; one that looks like JSON is broken, except in a log."""
+        """Count a line of no known format; one that looks like JSON is broken, except in a log."""
         text = line.text
         if self._kind != "log":
             if line.row is not None:
@@ -340,7 +340,7 @@ class Reader:
 
 
 def _bounded(tokens: int | float | str) -> int:
-    """Return a length, also one that is written in digits."""
+    """Return a length, also from text in digits."""
     if isinstance(tokens, str) and len(tokens) < 20:
         tokens = int(tokens)
     if not isinstance(tokens, int) or not 0 <= tokens <= LARGEST:

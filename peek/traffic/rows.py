@@ -22,7 +22,7 @@ TIME_NAMES: Final = (
     "time_local",
 )  # fmt: skip
 """Names of the field with the time, in order; first in the row, then in the request, then in the response.
-In each, a date counts before a bare number, which may be a duration, as nginx's `request_time` is."""
+In each, a date counts before a bare number, which may be a duration, like nginx's `request_time`."""
 
 OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
 """Fields of the answer's length, in order; first under `usage` of row or response, then in the row itself."""
@@ -33,7 +33,7 @@ BODY_NAMES: Final = ("body", "request", "request_body", "requestBody", "req_body
 BASE64_OBJECTS: Final = ("eyJ", "ewo", "eyA", "ew0")
 """Beginnings of JSON objects in base64: of `{"`, or of `{` before white space."""
 
-LARGEST: Final = 100_000_000  # a larger number of tokens is no length, such as a limit that means none
+LARGEST: Final = 100_000_000  # a larger number of tokens is no length, but for example "no limit"
 
 _RESPONSE_NAMES: Final = ("response", "response_body", "responseBody", "resp_body")
 _ALLOWED_NAMES: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -49,8 +49,8 @@ class RequestRows:
     row is the request, or holds it in `params` or a field of `BODY_NAMES`, with its time and answer beside.
 
     The first four fields are dotted paths; "" for the usual places (no tenant).  The prompt is text, token
-    ids or messages.  The tools and system prompts beside messages are put before them; text and token ids are
-    the whole prompt.  The output is the answer's length, text or token ids.
+    ids or messages.  Tools and system prompts beside messages are put before them; text and token ids are the
+    whole prompt.  The output is the answer's length, text or token ids.
     """
 
     time: str = ""
@@ -84,7 +84,7 @@ class RequestRows:
             known = name if shares == 1 else f"{name}/{place}"
             yield Arrival(known, at_s, request.prompt, request.namespace, named, allowed, bare, priority)
             yield ending._replace(name=known, output_tokens=-(-ending.output_tokens // shares))
-            ending = ending._replace(prompt_tokens=0, cached_tokens=-1)  # the engine counts them together
+            ending = ending._replace(prompt_tokens=0, cached_tokens=-1)  # the first has the sums for all
 
     def _ending(self, row: dict[str, Any], name: str) -> Ending:
         places = (row, *_responses(row))
@@ -135,7 +135,7 @@ def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, An
 
 
 def tokens_of(value: object) -> int:
-    """Return a number of tokens, also one that a table holds as text or as a float; 0 if it is none."""
+    """Return a number of tokens, also from a table's text or float; 0 if it is none."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
@@ -145,7 +145,7 @@ def tokens_of(value: object) -> int:
 
 
 def ending(name: str, output: object, prompt: object, cached: object) -> Ending:
-    """Make an ending of counts as a log has them; without those that cannot be."""
+    """Make an ending from the counts in a log, without impossible ones."""
     prompt_tokens = tokens_of(prompt)
     known = type(cached) is int and 0 <= cached <= prompt_tokens
     return Ending(name, tokens_of(output), *((prompt_tokens, cached) if known else ()))
@@ -160,7 +160,7 @@ def parsed(value: object) -> Any:
 
 
 def _each(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a body for each of several prompts: an engine serves a list of them as one request each."""
+    """Return a body for each of several prompts, because an engine serves each as one request."""
     for name in ("prompt", "input"):
         several = body.get(name)
         if isinstance(several, list) and all(isinstance(each, (str, list)) for each in several) and several:
@@ -169,9 +169,9 @@ def _each(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _body_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the request in a row: of a field, of `params`, or the row itself.  `WorkloadError` if cut.
+    """Return the request in a row: a field, `params`, or the row itself.  `WorkloadError` if it is cut.
 
-    A field without a prompt, as `request` with a method and a path, gives way to a place with one.
+    A field without a prompt, such as a `request` with method and path, gives way to a place with one.
     """
     named = ((name, _object(row.get(name), name)) for name in BODY_NAMES)
     found = (_object(body.get("body"), name) or body for name, body in named if body is not None)
@@ -184,7 +184,7 @@ def _body_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _untapped(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of Envoy's tap with request and response as fields of its own; any other as it is."""
+    """Return a row of Envoy's tap with request and response as its fields; any other row as it is."""
     tapped = row.get("http_buffered_trace")
     return {**row, **tapped} if isinstance(tapped, dict) else row
 
@@ -194,7 +194,7 @@ def _has_prompt(body: dict[str, Any]) -> bool:
 
 
 def is_request(row: dict[str, Any]) -> bool:
-    """Whether a row holds a prompt in one of the usual places; True also for one that is cut."""
+    """Whether a row holds a prompt in one of the usual places; True also for a prompt that is cut."""
     try:
         return _has_prompt(_body_of(_untapped(row)))
     except WorkloadError:
@@ -202,7 +202,7 @@ def is_request(row: dict[str, Any]) -> bool:
 
 
 def _object(value: object, name: str) -> dict[str, Any] | None:
-    """Return the JSON object that a value is, or holds as text; None if there is none."""
+    """Return a value that is a JSON object, or the object that it holds as text; None if there is none."""
     if isinstance(value, dict):
         tapped = value.get("as_string") or value.get("as_bytes")
         return _object(tapped, name) if isinstance(tapped, str) else value
@@ -235,7 +235,7 @@ def _responses(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _quietly(value: object) -> dict[str, Any] | None:
-    """As `_object`, with None for a value that is cut: a cut response does not spoil its request."""
+    """Like `_object`, but None for a value that is cut, so that a cut response does not spoil its request."""
     with suppress(WorkloadError):
         return _object(value, "")
     return None

@@ -18,8 +18,8 @@ _EPOCH_FLOOR_S: Final = 9e8
 _LAST_S: Final = 253_402_300_800.0  # end of the year 9999, the last that a date can name
 
 _LONGEST_GAP_S: Final = 1000.0**0.5
-"""Longest mean gap in seconds of a likely unit.  An engine with one request in 32 s is idle, and no order
-matters.  The next finer unit would make that 32 a second, which is as far from one a second."""
+"""Longest mean gap, in seconds, with which a unit is likely.  An engine with one request in 32 s is idle, and
+no order matters.  The next finer unit would make it 32 per second, which is as far from one per second."""
 
 _DATE: Final = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?"
@@ -34,7 +34,7 @@ def seconds(value: object, unit: str = "") -> float:
     Args:
         value: a number, a number as text, or a date and time as `_date` reads it (UTC if it names no zone);
             `WorkloadError` for anything else, and for numbers below 0 or after the year 9999.
-        unit: unit of a number, a key of `UNITS`; "" to tell it by size, with seconds for small numbers.
+        unit: unit of a number, a key of `UNITS`; "" to guess it by size, with seconds for small numbers.
     """
     number = _number(value)
     if number is None:
@@ -48,7 +48,7 @@ def seconds(value: object, unit: str = "") -> float:
 
 
 def is_bare(value: object) -> bool:
-    """Whether a value is a number too small for a date; without a unit, `seconds` takes it for seconds."""
+    """Whether a value is a number too small for a date; without a unit `seconds` reads it as seconds."""
     number = _number(value)
     return number is not None and number < _EPOCH_FLOOR_S
 
@@ -67,7 +67,7 @@ def bare_unit(times: Sequence[float]) -> str:
 
 
 def doubt(times: Sequence[float], unit: str) -> str:
-    """Return a message on how bare numbers were read, as seconds; "" if no unit but `unit` is likely."""
+    """Return a message on how bare numbers (`times`, now seconds) were read; "" if only `unit` is likely."""
     gap = mean_gap(times)
     if unit != "s":
         slow = f"as seconds one request would come in {gap * UNITS[unit]:,.0f} s (--time-unit s if so)"
@@ -93,7 +93,7 @@ def _number(value: object) -> float | None:
 
 
 def _date(value: object) -> float:
-    """Read a date: ISO 8601 or close to it, a web server's, a mail's, {"seconds", "nanos"} or {"$date"}."""
+    """Read a date: about ISO 8601, as web servers or mails write it, {"seconds", "nanos"} or {"$date"}."""
     if isinstance(value, dict):
         if isinstance(value.get("seconds"), (int, str)):
             return seconds(value["seconds"], "s") + seconds(value.get("nanos", 0), "ns")
@@ -114,7 +114,7 @@ def _moment(text: str) -> datetime:
         year, month, day, clock, fraction, zone = found.groups()
         zone = "+0000" if zone in (None, "Z", "UTC") else zone.replace(":", "").ljust(5, "0")
         clock = clock if clock.count(":") == 2 else f"{clock}:00"
-        micro = f"{fraction or '0':0<6}"[:6]  # Python 3.10 reads no other number of digits, and no "Z"
+        micro = f"{fraction or '0':0<6}"[:6]  # Python 3.10 reads only 6 digits, and no "Z"
         return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}.{micro}{zone[:3]}:{zone[3:]}")
     if _CLF.fullmatch(text):
         return datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")

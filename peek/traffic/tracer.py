@@ -20,15 +20,15 @@ from peek.offline.formats import SYMBOL_BYTES, Encode, key_of, kind_of
 from peek.traffic.events import Arrival, Ending, Event, Measured
 from peek.traffic.times import UNITS, bare_unit, doubt
 
-BLOCK_TOKENS: Final = 16  # by default, as vLLM's; hits with SGLang's page of 1 token differ little
-_ID_BITS: Final = 53  # as many as JSON readers keep; two blocks' ids are equal by accident in 1 of 2**53
-_LONGEST_S: Final = 2**53 / 1000  # readers of traces take no later time
+BLOCK_TOKENS: Final = 16  # the default, vLLM's; hits with SGLang's page of 1 token differ little
+_ID_BITS: Final = 53  # as many as JSON readers keep; two blocks' ids are equal by chance in 1 of 2**53
+_LONGEST_S: Final = 2**53 / 1000  # readers of traces accept no later time
 _LARGEST_SALT: Final = 64  # most bytes of a BLAKE2b key; a longer salt is hashed first
 
 
 @dataclass(slots=True)
 class _Traced:
-    """What is kept of a request, without its prompt."""
+    """What is kept of a request; not its prompt."""
 
     at_s: float | None
     tokens: int
@@ -45,14 +45,14 @@ class Counts:
     requests: int = 0
     prompt_tokens: int = 0  # as `Tracer` counts them
     texts: int = 0  # requests whose prompt is text
-    alone: int = 0  # requests with a prompt of which only the length is known; they count as sharing nothing
+    alone: int = 0  # requests of whose prompt only the length is known; they count as sharing nothing
     answered: int = 0  # requests whose output length is in the log
     allowed: int = 0  # requests with only an upper limit of their output length in the log
     ranked: int = 0  # requests that ask for a priority
-    # engine_prompt_tokens, engine_cached_tokens: sums of the engine's own counts, where it logs both
+    # engine_prompt_tokens, engine_cached_tokens: sums of the engine's own counts, if it logs both
     engine_prompt_tokens: int = 0
     engine_cached_tokens: int = 0
-    untimed: int = 0  # requests left out, as only others have a time; set by `rows`
+    untimed: int = 0  # requests left out because they have no time and others do; set by `rows`
     started_before: int = 0  # endings of requests that arrived before the log began
     bare_times: int = 0  # requests whose time is a number of an unknown unit
     span_s: float = 0.0  # seconds from the first to the last arrival; set by `rows`
@@ -74,7 +74,7 @@ class Counts:
 
     @property
     def doubts(self) -> list[str]:
-        """Messages on what is in doubt: the unit of times, and requests or answers that are left out."""
+        """Messages on doubtful points: the unit of times, and requests or answers that are left out."""
         untimed = f"requests without a time, left out: {self.untimed:,}" * bool(self.untimed)
         foreign = f"answers to requests that are not in the log: {self.started_before:,}"
         return list(filter(None, (self.doubt, untimed, foreign * bool(self.started_before))))
@@ -97,7 +97,7 @@ class Hashing:
         return ids
 
     def id(self, name: bytes) -> int:
-        """Return an id for a block that is known by a name only."""
+        """Return an id for a block that is known only by a name."""
         return _bits(self._digest(b"block", name))
 
     def name(self, kind: str, name: str) -> str:
@@ -119,7 +119,7 @@ class Tracer:
 
     Args:
         salt: secret bytes; traces made with one salt have equal ids for equal prompts.
-        block_tokens: tokens per block; None for those of the first row with hashes, or 16 for prompts.
+        block_tokens: tokens per block; None takes those of the first row with hashes, or 16 for prompts.
         encode: function from text to token ids; None to count four bytes as a token.
 
     Memory: 8 bytes per block of each request, and about 300 per request.
@@ -231,7 +231,7 @@ class Tracer:
 
     def _count_sessions(self, order: Iterable[int]) -> None:
         """Count sessions and turns.  O(blocks)."""
-        # By last whole block of each prompt that no other has continued: whether it is a later turn.
+        # Prompts that no other has continued, by their last whole block: whether each is a later turn.
         last: dict[int, bool] = {}
         self.counts.sessions = self.counts.turns = 0
         for place in order:

@@ -45,7 +45,7 @@ _FIELDS: Final = (
     ("MESSAGE", "__REALTIME_TIMESTAMP"), ("line", "timestamp"), ("textPayload", "timestamp"),
     ("event", "asctime"), ("msg", "time"), ("msg", "ts"),
 )  # fmt: skip
-"""Field of the line and field of its time in JSON of Docker, Fluent Bit, a logger, journald, Loki, Google."""
+"""Fields of the line and of its time in JSON of Docker, Fluent Bit, a logger, journald, Loki and Google."""
 
 _PAYLOADS: Final = ("jsonPayload", "_source", "hits")  # of Google; of Elastic, for a row and for all of them
 
@@ -140,7 +140,7 @@ class Unwrapping:
 
 
 def _time(value: object, outer_s: float | None) -> float | None:
-    """Return `outer_s` if it is known, as the outermost time is the finest, else `value` in seconds."""
+    """Return `outer_s` if it is known, because the outermost time is the finest, else `value` in seconds."""
     if outer_s is not None or value is None or isinstance(value, dict):
         return outer_s
     with suppress(WorkloadError):
@@ -148,16 +148,16 @@ def _time(value: object, outer_s: float | None) -> float | None:
     return None
 
 
-# A string without an end takes the rest of its line: to try each of its quotes would take quadratic time.
+# A string without an end takes the rest of its line, because trying each quote would take quadratic time.
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\]]')
 
 
 def documents(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield each object of a JSON array, or of a file of objects over several lines, as one line.
 
-    Likewise each record of CSV with line ends in quotes.  The first line decides; any other file passes
-    unchanged.  What is incomplete at the end of the file is the last line.  Memory: one object, and behind a
-    damaged one the rest.
+    It does the same for CSV records with line ends in quotes.  The first line decides; any other file passes
+    unchanged.  Anything incomplete at the end of the file is the last line.  Memory: one object, and after a
+    damaged one the rest of the file.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -172,13 +172,13 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iterator[Line]:
-    """Yield each object at depth `base`, and what stands between them; begin at `depth`.
+    """Yield each object at depth `base`, and what is between them; begin at `depth`.
 
-    An object without an end takes the rest.  If a line in there begins as the object's own line does, damage
-    has hidden others.  From there on all is read again, `strict`: such a line ends the object before it.
+    An object without an end takes the rest.  If a later line begins like the object's first line, damage has
+    hidden other objects.  From there on all is read again, `strict`: such a line ends the object before it.
     """
-    held: list[Line] = []  # lines of the object that is open, the first one from where that begins
-    lead = b""  # what its line begins with
+    held: list[Line] = []  # lines of the open object; the first one is cut to where the object begins
+    lead = b""  # how its first line begins
     for line in lines:
         content, at = line.content, 0
         begins = len(content) - len(content.lstrip())
@@ -192,7 +192,7 @@ def _objects(lines: Iterable[Line], base: int, depth: int, strict: bool) -> Iter
                     at = mark.start()
                     lead = content[: mark.end()] if at == begins else sign
                 depth += 1
-            elif (sign == b"}" and depth > base) or (sign == b"]" and depth):  # one too many closes nothing
+            elif (sign == b"}" and depth > base) or (sign == b"]" and depth):  # a surplus one closes nothing
                 depth -= 1
                 if depth == base and sign == b"}":
                     yield _joined([*held, Line(line.number, content[at : mark.end()], b"")], b"\n")
