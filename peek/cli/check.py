@@ -31,10 +31,10 @@ from peek.simulation.trace import WARMUP_SHARE, at_rate, recorded, row_of
 from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import Reader, Tracer
 
-LIMIT: Final = 1000  # default number of simulated requests, with which an answer takes a minute or less
-FEW: Final = 100  # fewer requests than this tell little of a queue
-OVERLOAD: Final = 0.6  # a stretch of which the model serves a smaller part as fast as it comes is doubtful
-HIT_POINTS: Final = 0.1  # most points by which the model's cache hit and the log's may differ unmentioned
+LIMIT: Final = 1000  # default number of simulated requests; an answer then takes a minute or less
+FEW: Final = 100  # fewer requests than this say little about a queue
+OVERLOAD: Final = 0.6  # if the model serves a smaller part of the load than this in time, a doubt is shown
+HIT_POINTS: Final = 0.1  # if the cache hits of model and log differ by more than this, a doubt is shown
 
 AUTO: Final = "auto"
 _ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --model"
@@ -87,7 +87,7 @@ def check_command(options: CheckOptions) -> None:
     cost = simulate.machine(options.card, options.cards, options.model)
     encode = load_tokenizer(options.tokenizer)
     found, told = _checked(options, cost, encode)
-    if options.html is not None:  # before the answer: one above an error looks like success
+    if options.html is not None:  # before the answer, because an answer above an error looks like success
         with write_whole([options.html]) as (stream,):
             stream.write(in_utf8(page(told)))
     if options.as_json:
@@ -97,7 +97,7 @@ def check_command(options: CheckOptions) -> None:
 
 
 def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:
-    """Return the answer of the simulation, and the JSON object, of which all other output is made."""
+    """Return the answer of the simulation, and the JSON object from which all other output is made."""
     reader = Reader(trace.request_rows(options, "", encode), json_loads())
     tracer = Tracer(secrets.token_bytes(32), None, encode)
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
@@ -134,7 +134,7 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
 
 
 def _told(found: Answer, told: dict[str, Any]) -> dict[str, Any]:
-    """Put what the answer says around what is `told` of log and settings."""
+    """Add the answer to what is `told` about log and settings."""
     settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
     changes, runs = [], []
     for each in found.ours:
@@ -171,7 +171,7 @@ def _assumed(options: CheckOptions, engine: str) -> str:
 
 
 def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long: int) -> list[str]:
-    """Write what the log holds and which part of it was simulated, a line each."""
+    """Say what the log holds and which part of it was simulated, in a line each."""
     tokens = "of prompts" + trace.ESTIMATE * seen["tokens_are_estimated"]
     said = []
     for name, each in seen["formats"].items():

@@ -1,6 +1,6 @@
 """Finds other distributions that install a package of the same import name, `peek`.
 
-The module imports nothing of this library, as it must run where its files were overwritten or removed.
+The module imports nothing of this library, because it must run even if its files were overwritten or removed.
 """
 
 from __future__ import annotations

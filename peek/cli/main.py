@@ -1,7 +1,7 @@
 """The command `peek`: its subcommands, and how errors become text.
 
 Exit codes: 0 if done; 1 if the work failed (a file cannot be read, the arena cannot hold a request); 2 for
-wrong usage, which the command line alone shows.  An error is one line on stderr, never a traceback.  The
+wrong usage that the command line alone shows.  An error is one line on stderr, never a traceback.  The
 commands print results on stdout and raise errors; only `main` turns errors into text.
 """
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=words, prog_name="peek", standalone_mode=False)
         if sys.stdout is not None:
-            sys.stdout.flush()  # an error of writing is raised here, not while Python exits
+            sys.stdout.flush()  # so that a write error is raised here, not while Python exits
     except BrokenPipeError:  # the reader has closed the pipe, as in `peek simulate | head`
         _drop_output()
         return FAILED
@@ -113,6 +113,6 @@ def _complain(message: str) -> None:
 
 
 def _drop_output() -> None:
-    """Discard buffered output, on which Python would fail once more at exit."""
+    """Discard buffered output; otherwise Python would fail on it again at exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Command lines: how a command declares its options, and what numbers, labels and paths in them mean.
 
 A command is a function of one dataclass.  Each field is an argument or an option; its default says which.
-Numbers have parsers of their own because typer's messages do not name the bad value.
+Numbers have their own parsers, because typer's messages do not name the bad value.
 
 The path `-` is standard input or output, and `./-` a file of that name.  A symbolic link stands for its
 target.  A device or a named pipe is written in place; only a regular file can be replaced by a new one.
@@ -59,12 +59,12 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class OfContext:
-    """Options of a command that asks which of them were given."""
+    """Base of options whose command asks which of them were given."""
 
     ctx: typer.Context
 
     def is_given(self, name: str) -> bool:
-        """Whether an option is on the command line, even with its default as value."""
+        """Whether an option is on the command line, even if its value is the default."""
         source = self.ctx.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
 
@@ -203,7 +203,7 @@ def real_path(path: Path) -> Path:
 
 
 def check_target(path: Path) -> None:
-    """Raise `PeekError`, before the work, for a target that is a folder, or whose folder takes no file."""
+    """Raise `PeekError`, before the work, if a target is a folder, or its folder cannot take a file."""
     check_no_folder(path)
     folder = real_path(path).parent
     if is_regular(path) and not folder.is_dir():
@@ -221,7 +221,7 @@ Named = Iterable[tuple[str, Path | None]]  # pairs of an argument's or option's 
 
 
 def refuse_clashes(read: Named, written: Named) -> None:
-    """Raise `BadParameter` if two of these paths are one file, or one would have to lie in another."""
+    """Raise `BadParameter` if two of these paths are one file, or one would have to be inside another."""
     taken: dict[object, str] = {}
     named = [(0, *each) for each in read] + [(1, *each) for each in written]
     given = [(descriptor, role, path) for descriptor, role, path in named if path is not None]

@@ -1,6 +1,6 @@
 """The page of `peek check --html`: one file without scripts and links, so that it can be sent around.
 
-It is made from the same object as the JSON.  It holds no text of requests: no prompt and no line of a log.
+It is made from the same object as the JSON.  It has no text of requests: no prompt and no line of a log.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from peek.compressed import damage, unpacked
 from peek.errors import needs
 from peek.offline.formats import Encode, Line, Loads, excerpt, lines_of
 
-LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on what an archive unpacks to
+LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on an unpacked archive's lines
 SHOWN_FAULTS: Final = 20  # most faults of lines that are named on stderr; all lines are counted
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")  # beginnings of the names of Mistral's tokenizer files
 
@@ -35,9 +35,9 @@ _Made = TypeVar("_Made")
 
 
 class ProgressBar(Progress):
-    """One bar over all parts of a job, of which `total` is the size; shown only if stderr is a terminal.
+    """One bar over all parts of a job of size `total`; shown only if stderr is a terminal.
 
-    It draws only when told of progress, as a thread of its own would disturb measurements.
+    It draws only when `show` is called, because a separate thread would disturb measurements.
     """
 
     def __init__(self, total: int | None, what: str = "") -> None:
@@ -57,7 +57,7 @@ class ProgressBar(Progress):
         self._drawn_s: float = 0.0
 
     def stop(self) -> None:
-        if not self.disable:  # rich below 14.3 ends a bar that is not shown with an empty line
+        if not self.disable:  # rich below 14.3 prints an empty line even for a bar that is not shown
             super().stop()
 
     def next_part(self, what: str) -> None:
@@ -79,7 +79,7 @@ class ProgressBar(Progress):
 
 
 def json_loads() -> Loads:
-    """Return the fastest JSON parser that is installed; what it refuses, such as NaN, `json` may take."""
+    """Return the fastest installed JSON parser; text that it refuses, such as NaN, goes to `json`."""
     try:
         import orjson
     except ImportError:
@@ -124,7 +124,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of a stream; `PeekError` for a line that is too long, before all of it is read."""
+    """Yield the lines of a stream; `PeekError` for too long a line, before all of it is read."""
     for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
         if len(raw) > LONGEST_LINE:
             raise PeekError(f"{path}: line {number} is longer than {LONGEST_LINE:,} bytes")
@@ -190,7 +190,7 @@ class BadLines:
 
     @contextmanager
     def leaving_out(self, number: int) -> Iterator[None]:
-        """Leave line `number` out if it turns out to be no request, or to have no valid prompt."""
+        """Leave line `number` out if it is no request, or has no valid prompt."""
         try:
             yield
         except WorkloadError as error:
@@ -212,7 +212,7 @@ class BadLines:
                 yield line, make(line)
 
     def complain(self, fault: str = "") -> None:
-        """Raise `WorkloadError` if lines were left out or there is a `fault`; called after all other work."""
+        """Raise `WorkloadError` if lines were left out or there is a `fault`; call it last."""
         left_out = f"{counted(self.count, 'bad line')} left out" if self.count else ""
         if left_out or fault:
             raise WorkloadError(f"{self._source}: {'; '.join(filter(None, (left_out, fault)))}")
@@ -222,7 +222,7 @@ class BadLines:
 
 
 def tokenizer_file(path: Path | None) -> Path | None:
-    """Return the path of a tokenizer file, given it or its folder; `PeekError` if there is none."""
+    """Return the path of a tokenizer file, given that path or its folder; `PeekError` if there is none."""
     if path is not None and path.is_dir():
         names = ("tokenizer.json", "tekken.json", "tokenizer.model")
         found = [path / name for name in names if (path / name).exists()]

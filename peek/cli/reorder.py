@@ -1,11 +1,11 @@
 """`peek reorder`, `peek restore`, `peek batch`: put a batch file into another order, and its results back.
 
-Lines stay as they are, byte for byte.  A request that is not understood is named and goes through, behind the
-others.  A line that is none is named and left out; when all is done the exit code is then 1.
+Lines stay as they are, byte for byte.  A request that is not understood is named and kept, after the others.
+A line that is no request is named and left out; the exit code is then 1 when all is done.
 
 Requests go from the reader to a runner, and lines go from the runner to the writer.  The runner in memory has
 a guard, which simulates a cache.  The runner out of core copies the good lines, unpacked, into a file beside
-the output, as it reads them in another order at the end; DuckDB holds their keys.
+the output, because it reads them in another order at the end; DuckDB holds their keys.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from peek.offline.reordering import CACHE_TOKENS, ENGINES, arrange, engine_named
 from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
-OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input, not held in memory from here on; compressed count 5 x
-SPOOL_BYTES: Final = 500_000_000  # of results, held in memory; more are in a nameless file beside the output
+OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input; more is not held in memory; compressed counts 5 x
+SPOOL_BYTES: Final = 500_000_000  # of results in memory; more are in a nameless file beside the output
 MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
 IN_PLACE: Final = "{in}"
@@ -83,7 +83,7 @@ def reorder_command(options: ReorderOptions) -> None:
 
 
 def _reorder(options: ReorderOptions) -> tuple[str, bool]:
-    """Reorder a file; return a message on what is not understood, and whether any of it is left out."""
+    """Reorder a file; return a message on lines not understood, and whether any line is left out."""
     source, target = options.source, options.target
     _check(options)
     targets = [cli.numbered(target, i) for i in range(options.replicas)] if options.replicas > 1 else [target]
@@ -125,13 +125,13 @@ def _say(message: str, failed: bool) -> None:
 
 
 def _told(what: object, *counts: tuple[int, str, str]) -> str:
-    """Return a message on `what` with the counts that are not 0, each with noun and fate; "" for none."""
+    """Return a message on `what` with all counts but 0, each with its noun and fate; "" if all are 0."""
     told = ", ".join(f"{reading.counted(count, noun)} {fate}" for count, noun, fate in counts if count)
     return f"{what}: {told}" if told else ""
 
 
 def _check(options: ReorderOptions) -> None:
-    """Raise `BadParameter` or `PeekError` for options that are wrong whatever the files hold."""
+    """Raise `BadParameter` or `PeekError` for options that are wrong whatever is in the files."""
     cli.check_choice("--engine", options.engine, ENGINES)
     cache, block, target = options.cache_tokens, options.block_tokens, options.target
     if cache < block:
@@ -236,7 +236,7 @@ class _InMemory:
                 yield Row(index, 0, len(raw), number, json.dumps(custom_id), replica), raw
 
     def last(self) -> tuple[int, bytes]:
-        """Return index and bytes of the last line in the new order; -1 and no bytes of an empty batch."""
+        """Return index and bytes of the last line in the new order; -1 and no bytes for an empty batch."""
         index = next((order[-1] for order in reversed(self._orders) if order), -1)
         return index, self._kept[index].raw if self._kept else b""
 
@@ -328,7 +328,7 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
             database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
             yield _OutOfCore(OutOfCoreOrder(database, options.block_tokens), folder / "lines", spool)
     except RuntimeError as error:
-        if str(error) != "Query interrupted":  # what DuckDB makes of Ctrl-C
+        if str(error) != "Query interrupted":  # DuckDB's error after Ctrl-C
             raise
         raise KeyboardInterrupt from None
     except duckdb.Error as error:
@@ -442,12 +442,12 @@ def batch_command(options: BatchOptions) -> None:
             raise typer.BadParameter(f"no word of it holds {place}", param_hint="COMMAND")
     cli.refuse_clashes([("IN", options.source)], [("OUT", options.target)])
     cli.check_target(options.target)
-    # Results are expensive: if anything fails once there are some, the folder with them and their order file
+    # Results are expensive: if anything fails after the first result, the folder with results and order file
     # stays beside OUT, for `peek restore`.
     with work_folder([options.target], RESULTS) as folder:
         ordered, results = folder / "ordered.jsonl", folder / RESULTS
         ordering = {field.name: getattr(options, field.name) for field in fields(Ordering)}
-        told = sys.stderr if options.target == cli.STREAM else sys.stdout  # what is no result
+        told = sys.stderr if options.target == cli.STREAM else sys.stdout  # for messages
         with redirect_stdout(told):
             fault, failed = _reorder(ReorderOptions(target=ordered, **ordering))
         if not fault or ordered.stat().st_size:
@@ -474,7 +474,7 @@ def _run(command: list[str], ordered: Path, results: Path, stdout: IO[str] | Non
 
 
 def _waited(runner: subprocess.Popen[bytes]) -> int:
-    """Return the exit code.  Ctrl-C reaches the runner, too, which may save what it has; another kills."""
+    """Return the exit code.  Ctrl-C reaches the runner, too, which may save its work; a second one kills."""
     try:
         return runner.wait()
     except KeyboardInterrupt:

@@ -125,7 +125,7 @@ def say(text: str, indent: str = "") -> None:
 
 
 def _in_time(runs: list[dict[str, Any]]) -> str:
-    """Say which part of the requests met each target that was asked for besides the usual ones."""
+    """Say which part of the requests met each target that is not a default one."""
     text = ""
     for at, target in enumerate(runs[0]["goodput"][len(TARGETS) :], len(TARGETS)):
         shares = ", ".join(f"{name_of(run)} {_percent(run['goodput'][at]['share'])} %" for run in runs)
@@ -134,13 +134,13 @@ def _in_time(runs: list[dict[str, Any]]) -> str:
 
 
 def name_of(run: dict[str, Any]) -> str:
-    """Return what tells a run from others of its batch: its policy, in a fleet also its router."""
+    """Return the name of a run in its batch: its policy, in a fleet also its router."""
     router = run.get("router")
     return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
 
 
 def _print_table(console: Console, runs: list[dict[str, Any]]) -> None:
-    """Print a table in full width; a narrow terminal wraps the lines, as figures cut to "1…" are worse."""
+    """Print a table in full width; narrow terminals wrap its lines, because figures cut to "1…" are worse."""
     shown = console.width
     table = _table(runs, shown >= ROOMY_COLUMNS)
     console.width = max(shown, Measurement.get(console, console.options.update(width=1000), table).maximum)
@@ -187,7 +187,7 @@ _COLUMNS: Final = (
     Column("plan\nmean\nµs", figure_named("plan_us.mean"), _microseconds, is_ranked=False),
     Column("\np99\nµs", figure_named("plan_us.p99"), _microseconds, is_ranked=False),
 )
-# The last column if requests are turns of sessions, in place of the planning times' p99.
+# The last column if requests are turns of sessions, instead of the p99 of planning times.
 _JOB: Final = Column("job\nmean\ns", figure_named("job_s.mean"))
 
 # Lines under the heading and between sections, none between columns.
@@ -238,8 +238,8 @@ _SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
 def verdict(batch: Batch) -> str:
     """Say in one sentence what a policy changes: `peek` if it ran, else the one with the shortest mean TTFT.
 
-    Each figure is compared with the best of the engine's own settings among the runs, else with the first
-    run.  "" for one run, for several routers, and for a cell, which the evaluation covers.
+    Each figure is compared with the best of the engine's own settings among the runs, or else with the first
+    run.  "" for one run, for several routers, and for a cell, because the evaluation covers cells.
     """
     routers = {run.get("router") for run in batch.runs}
     if batch.workload.load not in ("trace", "sessions") or len(routers) > 1:
@@ -269,7 +269,7 @@ def verdict(batch: Batch) -> str:
 def change_text(change: Change, ranged: bool, words: str = "", under: str = "", also: str = "") -> str:
     """Write the change of a figure as part of a sentence; `ranged` adds the range over the draws.
 
-    `words` name the figure, "" for its own; `under` follows the value before; `also` ends it, in brackets.
+    `words` name the figure ("": its own words); `under` follows the old value; `also` ends it, in brackets.
     """
     figure = change.figure
     verb = "rises" if change.after > change.before else "falls"
@@ -288,7 +288,7 @@ def change_text(change: Change, ranged: bool, words: str = "", under: str = "", 
 
 
 def _size(figure: Figure, gains: Sequence[float]) -> str:
-    """Write how much a figure changes, then the ends of its range; "x2.4" where one doubles, else percent."""
+    """Write how much a figure changes, then its range: as "x2.4" if any of these doubles, else in percent."""
     ratios = [1.0 + gain if figure.more_is_better else 1.0 - gain for gain in gains]
     times = [max(ratio, 1.0 / max(ratio, 1e-9)) for ratio in ratios]
     is_large = max(times) >= 1.95
@@ -297,7 +297,7 @@ def _size(figure: Figure, gains: Sequence[float]) -> str:
     return "; ".join(part + " %" * (not is_large) for part in (first, " to ".join(ends)) if part)
 
 
-# Figures of the answer in words; others are told only if none of these changes.
+# Figures of the answer in words; other figures are mentioned only if none of these changes.
 _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
 
 
@@ -324,7 +324,7 @@ def said_of(found: Answer) -> str:
 
 
 def _listed(changed: list[Change], found: Answer, against: bool = False) -> str:
-    """Write changes, of those that matter most; `against` tells which setting each is compared with."""
+    """Write the changes that matter most; with `against` also the setting that each is compared with."""
     runs, advised = found.draws[0], found.advised
     said = []
     for each in [one for one in changed if one.figure.name in _FIRST] or changed[:2]:
@@ -453,7 +453,7 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
 
 
 def _draw(axes: Axes, names: list[str], values: list[list[float]]) -> None:
-    """Draw the bars of the runs in the order of the command line; red: `peek`, in a fleet as router, too."""
+    """Draw the bars of the runs in the order of the command line; `peek`, as policy or router, is red."""
     rows = list(range(len(names)))
     colors = [_PEEK if set(name.split(", ")) == {OURS} else _OTHERS for name in names]
     axes.barh(rows, [fmean(each) for each in values], height=0.7, color=colors)
@@ -468,7 +468,7 @@ def _draw(axes: Axes, names: list[str], values: list[list[float]]) -> None:
 
 
 def _scale(axes: Axes, name: str, values: list[list[float]]) -> None:
-    """Scale the axis linearly from 0, or logarithmically, with room for a value behind the longest bar."""
+    """Scale the axis linearly from 0, or logarithmically, with room for a value after the longest bar."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = min(map(min, values)), max(map(max, values))
@@ -495,7 +495,7 @@ def _draw_ideal(axes: Axes, ideal: float) -> None:
 
 
 def _write_values(axes: Axes, column: Column, values: list[list[float]]) -> None:
-    """Write the mean behind each bar, or inside it on the panel of cache hits, clear of the ideal."""
+    """Write the mean after each bar, or inside it on the panel of cache hits, clear of the ideal."""
     is_hit = column.figure.name == "cache_hit"
     for row, each in enumerate(values):
         inside = is_hit and min(each) > 0.2 * axes.get_xlim()[1]

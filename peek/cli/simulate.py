@@ -1,7 +1,7 @@
 """`peek simulate`: runs policies on the simulated engine, on a cell of the paper or on recorded traffic.
 
-All that can be wrong is checked before the first run, so that no mistake costs one.  Every combination of
-workload (seed, or speed of a trace), policy and router is a run.
+All arguments are checked before the first run, so that no mistake costs a run.  Every combination of workload
+(seed, or speed of a trace), policy and router is a run.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def simulate_command(options: SimulateOptions) -> None:
     lines = csv.writer(per_request, lineterminator="\n")
     lines.writerow(PER_REQUEST_COLUMNS)
     _run(options, batches, policies, shapes, None if options.per_request is None else lines)
-    if options.plot is not None:  # files come first, as a table above an error looks like success
+    if options.plot is not None:  # before the table, because a table above an error looks like success
         save_plot(options.plot, batches)
     if options.per_request is not None:
         with write_whole([options.per_request]) as (stream,):
@@ -175,7 +175,7 @@ def _check_source(options: SimulateOptions) -> None:
 
 
 def _check_files(options: SimulateOptions) -> None:
-    """Refuse paths to one file, a file for several speeds, and files that could not be written later."""
+    """Refuse two paths to one file, one file for several speeds, and files that could not be written."""
     written = [("--plot", options.plot), ("--per-request", options.per_request)]
     if options.as_json and options.per_request == cli.STREAM:
         raise typer.BadParameter("standard output has the JSON object", param_hint="--per-request")
@@ -237,7 +237,7 @@ def machine(card: str, cards: int, model: str) -> CostModel:
 
 
 def arena_of(cost: CostModel, part: float) -> int:
-    """Return the arena in tokens beside the weights; `BadParameter` for none, or too large a one."""
+    """Return the arena in tokens that the weights leave; `BadParameter` if there is none, or too much."""
     with cli.as_usage_error("--card", ": more of them with --cards, or --memory-utilization"):
         tokens = costs.arena_tokens(cost.hardware, cost.model, part)
     if tokens > cli.LARGEST_COUNT:
@@ -287,7 +287,7 @@ def _sessions(path: Path, options: SimulateOptions) -> list[Workload]:
 def _run(
     options: SimulateOptions, batches: list[Batch], policies: list[str], shapes: list[FleetShape], lines: Any
 ) -> None:
-    """Run each workload under each policy and fleet; without `shapes` on a single engine, with `_note`."""
+    """Run each workload under each policy and fleet, or without `shapes` on a single engine, with `_note`."""
     fleets: list[FleetShape | None] = [*shapes] or [None]
     requests = sum(len(batch.workload.requests) for batch in batches) * len(policies) * len(fleets)
     targets = [*TARGETS, *options.slo]

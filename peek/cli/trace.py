@@ -29,10 +29,10 @@ KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
 """Values of --format, each with the kind of `Reader` formats that it admits."""
 
 ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
-SMALLEST_SALT: Final = 16  # least bytes of a salt: if they are random, too many to try out
+SMALLEST_SALT: Final = 16  # least bytes of a salt: random ones are then too many to try out
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
-_YEAR_S: Final = 366 * 86_400.0  # no log spans more, unless some times are wrong or of another clock
+_YEAR_S: Final = 366 * 86_400.0  # no log spans more, unless some times are wrong or from another clock
 
 
 field_path = partial(cli.value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
@@ -124,7 +124,7 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
 
 
 def unread(left: Mapping[str, Any]) -> list[str]:
-    """Return a message on the lines that no format knows; `left` comes from `Reader.not_understood`."""
+    """Return a message on the lines of no known format; `left` comes from `Reader.not_understood`."""
     if not left["lines"]:
         return []
     lines = counted(left["lines"], "line")
@@ -144,7 +144,7 @@ def _salt(path: Path | None) -> bytes:
 
 
 def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
-    """Write counts, a line each; `tokens` and `unknown` are the words behind tokens and unknown answers."""
+    """Write counts, a line each; `tokens` and `unknown` are words put after tokens and unknown answers."""
     known = f"{counts.answered:,} told, {counts.allowed:,} as long as allowed"
     said = [
         f"{counted(counts.requests, 'request')}, {counted(counts.prompt_tokens, 'token')} {tokens}",

@@ -4,8 +4,8 @@ A regular file is written beside its place, under a name that no other file has,
 Until then the old file stays; if anything fails, the new one is removed.  The files of one run are renamed
 together, so an order file always belongs to its output.  A process that is killed leaves
 `NAME.<letters>.partial` files or, between two renames, the old files as `NAME.<letters>.old`; no run reads
-them.  Where hard links exist, the first file, the order file, is in its place even then, old or new.
-Devices, pipes and standard output cannot be replaced and are written directly.
+them.  If hard links work, the first file (the order file) is in its place even then, old or new.  Devices,
+pipes and standard output cannot be replaced and are written directly.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from peek import PeekError
 from peek.cli.options import STREAM, is_regular, real_path
 from peek.compressed import zstandard_for
 
-NAME_CHARACTERS: Final = 50  # of a file's name, kept in a temporary one; with four bytes each, below 255
+NAME_CHARACTERS: Final = 50  # of a file's name in a temporary one; below 255 bytes even at four bytes each
 _BUFFER_BYTES: Final = 1 << 17
 
 
 class _NamedFile(io.FileIO):
-    """A file that puts its name into errors of writing, as an `OSError` of a write has none."""
+    """A file that puts its name into write errors, because an `OSError` of a write has none."""
 
     def __init__(self, descriptor: int, shown: Path) -> None:
         super().__init__(descriptor, "wb")
@@ -41,7 +41,7 @@ class _NamedFile(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data) or 0
-        except BrokenPipeError:  # `main` takes a bare one for that of standard output
+        except BrokenPipeError:  # `main` would take it for one of standard output
             raise PeekError(f"{self._shown}: its reader has gone") from None
         except OSError as error:
             error.filename = self._shown
@@ -49,7 +49,7 @@ class _NamedFile(io.FileIO):
 
 
 def open_to_write(path: Path, flags: int, shown: Path | None = None) -> IO[bytes]:
-    """Open a buffered file for writing; its errors name it, as `shown` if that is given."""
+    """Open a buffered file for writing; its errors name the file, as `shown` if that is given."""
     descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0) | flags, 0o666)
     return io.BufferedWriter(_NamedFile(descriptor, shown or path), _BUFFER_BYTES)
 
@@ -62,8 +62,8 @@ def in_utf8(text: str) -> bytes:
 class _GzipWriter:
     """A gzip stream without name and time, so that equal input gives equal bytes.
 
-    `gzip.GzipFile` is not used: it keeps bytes that it could not write, and from Python 3.12 on reports them
-    on stderr at its end.
+    `gzip.GzipFile` is not used, because it keeps bytes that it could not write, and from Python 3.12 on
+    reports them on stderr at its end.
     """
 
     def __init__(self, raw: IO[bytes]) -> None:
@@ -122,7 +122,7 @@ class _Output:
         return self.stream
 
     def finish(self) -> None:
-        """Write out everything, of a regular file to the disk, and close the file."""
+        """Write out everything, sync a regular file to the disk, and close the file."""
         if self.stream is not self._raw:
             self.stream.close()
         self._raw.flush()
@@ -171,7 +171,7 @@ class _Output:
 
 @contextmanager
 def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
-    """Yield streams that become files, in this order, once all are written; if anything fails, none does."""
+    """Yield streams that become files, in this order, once all are written; none if anything fails."""
     outputs: list[_Output] = []
     try:
         outputs.extend(map(_Output, paths))  # if the second cannot be opened, the first is in the list
@@ -181,7 +181,7 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         files = [output for output in outputs if output.folder is not None]
         with _locked({output.folder for output in outputs if output.folder is not None}):
             for file in files[1:]:
-                file.withdraw()  # so a kill between two renames leaves no old file beside a new one
+                file.withdraw()  # so that a kill between renames leaves no old file beside a new one
             if len(files) > 1:
                 files[0].keep()
             for file in files:
@@ -196,7 +196,7 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
 
 @contextmanager
 def _locked(folders: set[Path]) -> Iterator[None]:
-    """Keep other runs from renaming files in these folders, where folders can be locked."""
+    """Keep other runs from renaming files in these folders, if folders can be locked."""
     try:
         import fcntl
     except ImportError:
