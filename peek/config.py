@@ -232,7 +232,6 @@ _EVICTION_ENDINGS: Final = {"lru": "lru", "pe": "cluster"}
 
 
 def _made(policy: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """Make an instance of a policy's `Options`."""
     declared: object = kind
     if not is_dataclass(declared):
         raise InvalidConfig(f"Options of policy {policy!r} is {kind!r}; need a frozen dataclass")

@@ -167,7 +167,6 @@ def match_each(cache: RadixCache, keys: Sequence[bytes]) -> None:
 
 
 def random_key(rng: np.random.Generator, n: int) -> bytes:
-    """Return a packed prompt of `n` random tokens."""
     return rng.integers(0, VOCABULARY, size=n, dtype=np.int32).tobytes()
 
 

@@ -135,7 +135,6 @@ class Agreement:
         return self._seen <= FIRST or self._seen % EVERY == 0
 
     def note(self, expected: int, found: int) -> None:
-        """Compare the cached tokens of one prompt."""
         if expected == 0 == found:
             return
         differs = abs(expected - found) > self._slack

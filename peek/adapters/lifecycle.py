@@ -361,7 +361,6 @@ class Attachment(Generic[A]):
             return self.mode
 
     def _turn(self, mode: str) -> None:
-        """Change to another mode from this call on."""
         logger.warning("peek: switched from %s to %s", self.mode, mode)
         self.mode = mode
         if self.adapter is None and mode != "off" and not self.aside:

@@ -194,7 +194,6 @@ class BlockMirror:
     # -- the pool ----------------------------------------------------------------------------------
 
     def block_cached(self, key: bytes) -> None:
-        """Note that the pool caches a block."""
         symbol = self.symbols.get(key, -1)
         if symbol < 0:
             return

@@ -125,7 +125,6 @@ class PriorityPlanners:
         return self._planners.setdefault(priority, self._planners.pop(empty))
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """`Planner.remove`."""
         planner, place = self._found(request_id)
         cost = planner.remove(request_id, admitted, uncached_tokens)
         del self._where[request_id]
@@ -137,12 +136,10 @@ class PriorityPlanners:
         return cost
 
     def hold(self, request_id: str) -> None:
-        """`Planner.hold`."""
         self._found(request_id)[0].hold(request_id)
         self._asked = None  # requests of further priorities have no plan of their own to end
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
-        """`Planner.resume`."""
         self._found(request_id)[0].resume(request_id, key, tail)
         self._asked = None
 

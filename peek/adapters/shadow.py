@@ -44,7 +44,6 @@ class AnswerLengths:
         self._turn = 0
 
     def note(self, tokens: int, allowed: int) -> None:
-        """Note an answer of `tokens` tokens, out of `allowed`."""
         self._last.append((tokens, tokens >= allowed))
 
     def guess(self, allowed: int) -> int:

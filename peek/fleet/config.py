@@ -22,9 +22,9 @@ class FleetConfig:
             request there that would wait for it.
         seats: requests that a replica computes at once; 0: not known.  A replica without a free seat gets no
             new request while another one has a seat.
-        window_requests: requests that may queue at a replica before no other is sent there of which it holds
-            less than half.  With few, the next request and its replica stay open (late binding, for hosts
-            that report first tokens).  With as many as `warm_requests`, each goes to its home at once.
+        window_requests: while fewer requests than this queue at a replica, it is also sent requests of which
+            it holds less than half.  With few, the next request and its replica stay open (late binding, for
+            hosts that report first tokens).  With as many as `warm_requests`, each goes to its home at once.
         window_tokens: while fewer uncached tokens than this queue there, up to `warm_requests` may queue.
         warm_requests: most requests that may queue there.
         news_s: seconds until the fleet hears that a replica has computed a prompt.  `window_tokens` grows by

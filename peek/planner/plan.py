@@ -23,7 +23,7 @@ class Plan(list[str]):
         ids: the order.
         reordered: whether it differs from arrival order.
         reason: `ORDERED`, `NOTHING_TO_GAIN`, or what a policy did wrong.
-        stood_aside: whether the engine's own order is as good, because there is nothing to gain.
+        stood_aside: whether any order that the engine itself has is as good: there is nothing to gain.
     """
 
     __slots__ = ("reason", "reordered", "stood_aside")

@@ -59,8 +59,8 @@ class Planner:
             cycle, the plan says why, and `stats.policy_faults` counts it.
         plan_lasts_s: seconds of `now` for which the last plan stands while queue and cache do not change; the
             cache needs a `version` for that.  With 0.0 each call makes a new order.
-        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1.  It tells the first tokens
-            of prompts, and until a plan sees a cache, the length of a request that gives only a key.
+        unit_tokens: tokens per symbol of the keys, as in `CacheView`, at least 1.  It is used to
+            find a prompt's first tokens (`heads`), and for lengths left to the key before the first plan.
         learns: whether the driver calls `answered`.  If not, the policy is told to learn nothing of answers
             and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 

@@ -147,7 +147,6 @@ class Continuations:
         return best.session
 
     def _remember(self, piece: bytes, end: _End) -> None:
-        """Remember the end of a prompt."""
         alike = self._ends.setdefault(piece, [])
         alike.append(end)
         self._ends.move_to_end(piece)

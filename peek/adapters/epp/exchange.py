@@ -42,7 +42,7 @@ class Exchange:
         self._good = False  # whether an answer has begun that is not an error
 
     def end(self, complete: bool = False) -> None:
-        """End the request; answered if no error began, and the body is `complete` or does not come here."""
+        """End the request; answered if a good answer began, and its body is `complete` or not sent here."""
         if self._picked is not None:
             self._picker.ended(self._picked, self._good and (complete or self._answer_mode == NO_BODY))
 

@@ -34,7 +34,7 @@ ASIDE_S: Final = 60.0  # seconds for which the fewest requests decide after an e
 HUNG_S: Final = 5.0  # seconds that a call of the planner may run before it counts as hung
 LONGEST_READ: Final = 2**23  # bytes of a body that is read (`ROOM` while late); longer ones are mostly images
 MOST_CALLS: Final = 5_000  # most calls that may wait: the planner could not catch up with more
-REST_S: Final = 1.0  # seconds for which an endpoint gets nothing if another one served its request; doubled
+REST_S: Final = 1.0  # seconds for which an endpoint gets nothing after another served; doubles each time
 LONGEST_REST_S: Final = 30.0  # upper bound of such a rest, in seconds
 
 

@@ -215,7 +215,6 @@ class SglangAdapter(EngineAdapter):
     # -- what waits --------------------------------------------------------------------------------
 
     def _sync(self, queue: list[Any]) -> None:
-        """Tell the planner which requests left and came."""
         self._followed = None
         gone, arrived = self._line.follow(queue)
         for request in gone:

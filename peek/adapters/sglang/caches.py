@@ -259,7 +259,6 @@ class DemandStrategy:
 
 
 def set_strategy(cache: Any, strategy: Any) -> None:
-    """Make the cache evict by `strategy`."""
     core = tree_core(cache)
     former, core.eviction_strategy = core.eviction_strategy, strategy
     for component in getattr(core, "components", ()):  # 0.5.23 keeps a bound method of the old one

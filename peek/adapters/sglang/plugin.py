@@ -46,7 +46,6 @@ def why_stand_aside(policy: Any, scheduler: Any) -> str | None:
 
 
 def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
-    """Describe SGLang, given a `SchedulePolicy` and its scheduler."""
     cache, rank = getattr(policy, "tree_cache", None), partial(_rank, scheduler)
     kind, core = type(cache).__name__, type(getattr(cache, "tree_core", cache)).__name__
     return EngineInfo(

@@ -202,7 +202,6 @@ class FleetLoadBalancer:
                     future.set_exception(RuntimeError(NO_SERVERS))
 
     def get_all_servers(self) -> list[str]:
-        """Return the ids of all servers."""
         return list(self._servers)
 
     def get_inflight_count(self, server_id: str) -> int:

@@ -39,7 +39,7 @@ make up for at most 1.5 times the mean age and a fifth of the younger one's age 
 
 MOST_TURNS: Final = 4.0
 """Maximum factor by which expected turns make a request larger.  With 8 or 16 no figure of agents, chats or a
-live mix was better.  At the default power 4 changes the index by a factor of 28, the best hit by 15,625."""
+live mix was better.  At the default's power it is a factor of 28 in the index; the best hit is 15,625."""
 
 MOST_AT_ONCE: Final = 4.0
 """Maximum factor by which the waiting requests that a session begins with make each other larger.  The larger

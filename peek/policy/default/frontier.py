@@ -47,7 +47,7 @@ GAMMA: Final = 0.4
 """Exponent of size within the power.  A size 56 times (5 ** 2.5) as small weighs as much as the best hit."""
 
 PATIENCE: Final = 8
-"""Exponent that bends the age, see `index`.  With 1 the age stays as it is, and a large request waits many
+"""Exponent that bends the age, see `index`.  With 1 it is a straight line, and a large request waits many
 times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
 _LATE: Final = 1 << 62
@@ -79,7 +79,7 @@ class Contender:
     """A node or a request, and the numbers of its index while it is a piece.
 
     Attributes:
-        start: the frontier's generation for which the two numbers below hold.
+        start: the frontier's generation for which `place` and `hangs_from` hold.
         place: its place in the frontier's list of pieces; -1 while it is no piece.
         hangs_from: the group above it; None while it is no piece.
         since, first: arrival in seconds and sequence number of its oldest request.
@@ -123,7 +123,7 @@ class Below(Contender):
         ages: if it is a group: the ages of the pieces in its namespace.
         seen: number of the call of `Frontier.look` that last wrote `above` and `ages`.
         round: number of the call of `Frontier.follow` that last computed the node's piece.
-        tokens: sum of prompt lengths; `lasting`: the same, each prompt times its `Expected.ratio`.
+        tokens: sum of prompt lengths; `lasting`: with each times its `Expected.ratio`; both in tokens.
         work: tokens to compute, every uncached edge once; a float, as sums of huge prompts exceed 64 bits.
     """
 

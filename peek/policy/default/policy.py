@@ -16,7 +16,7 @@ cached.  A piece is a request whose path is cached, or such a prefix with all re
     size     tokens that one of its requests takes: the geometric mean of its prompt (memory held) and of its
              part of the work (time and new memory).  This part is at least half of what it would compute
              alone.  The size is then multiplied by: its expected answer length over that of the mean answer;
-             one plus the number of turns that its session is expected to go on, at most 4; and the number of
+             one plus the number of turns still expected of its session, at most 4; and the number of
              requests with which its session began and which still wait, at most 4
 
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
@@ -243,7 +243,7 @@ class SiblingsLast(RequestStream):
         """Whether an earlier prefill computes more than tau tokens that the request would compute, too.
 
         That prefill is under way, or of a request asked about before.  Tau is at least what it shows in this
-        step.  Without one the request becomes the pioneer of its path.  O(levels) at worst, O(1) amortised.
+        step.  Without such a prefill the request becomes the pioneer of its path.  O(levels), O(1) amortised.
         """
         known = request.cached_len + self._tau
         if request.coming_len > known:
