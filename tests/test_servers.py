@@ -115,6 +115,13 @@ def test_the_page_on_client_windows_has_the_medians_of_the_stored_rounds() -> No
     assert Counter(ratios) == Counter(re.findall(r"\d\.\d\d", said))
 
 
+def test_the_page_of_policies_has_the_table_of_other_orders_on_a_real_server() -> None:
+    page = (ROOT / "docs/policies.md").read_text()
+    rows = table.read(ROOT / "docs/data/servers_orders.csv")
+    assert table.table(rows, ["ttft", "ttft_p99", "e2e", "cpu_s"]) in page
+    assert all(row["failed"] == row["fallbacks"] == 0 and row["same"] == row["finished"] for row in rows)
+
+
 def test_answers_are_compared_with_another_arm_of_the_round() -> None:
     runs = [a_run("peek", 0, answers=["a", "x"]), a_run("fcfs", 0), a_run("peek", 1), a_run("fcfs", 1)]
     rows = table.rows_of(runs)
