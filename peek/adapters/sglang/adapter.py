@@ -34,7 +34,7 @@ from peek.request import PendingRequest
 logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
-"""Nominal seconds for a prompt token; they matter only if a policy uses seconds (`slo_s`)."""
+"""Nominal seconds for a prompt token: all ranks then read the same clock.  Targets and `slo_s` go by it."""
 SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for, because SGLang passes over some."""
 _MOST_TOLD: Final = 128
