@@ -1,7 +1,7 @@
-"""What docs/options.md and docs/reference/output.md list; `python docs/tables.py` writes it there.
+"""Writes the tables of docs/options.md and docs/reference/output.md: `python docs/tables.py`.
 
 Tables and lists stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`.  tests/test_options_page.py
-compares them with the code, and what is told of output with what the commands print.
+compares the tables with the code, and the lists of fields with what the commands print.
 """
 
 from __future__ import annotations
@@ -45,116 +45,118 @@ _STATISTICS = "{mean,p50,p99}"
 
 RUN = {
     "workload": "name of the cell, trace or sessions",
-    "load": "moderate or heavy; trace; sessions",
+    "load": "moderate or heavy for a cell; else trace or sessions",
     "policy": "label",
-    "seed": "of cell or sessions",
-    "{requests,finished}": "that came; of them, answered",
-    "warmup": "the first so many are in no figure below",
-    "cache_hit": "part of the prompt tokens that was cached at first admission",
+    "seed": "seed of the cell or sessions",
+    "{requests,finished}": "numbers of requests and of answers",
+    "warmup": "first requests, which the figures below leave out",
+    "cache_hit": "share of the prompt tokens that was cached at first admission",
     "ideal_hit": "the same for a cache that forgets nothing",
-    "throughput_rps": "answers a second",
-    f"{{ttft_s,e2e_s}}.{_STATISTICS}": "seconds from arrival to the first, to the last token",
+    "throughput_rps": "requests answered per second",
+    f"{{ttft_s,e2e_s}}.{_STATISTICS}": "seconds from arrival to the first token, and to the last",
     "tpot_ms.mean": "milliseconds for each token after the first",
     "queue_wait_s.{p99,max}": "seconds from arrival to admission",
-    "goodput[].{ttft_s,tpot_ms,share}": "a target in s and ms; part of the requests that met it",
-    f"slowdown.{_STATISTICS}": "time to the last token over the same without the wait",
-    f"job_s.{_STATISTICS}": "seconds from a session's first arrival to its last token; with sessions",
-    "prefill_tokens": "prompt tokens that were computed, recomputed ones too",
-    "preemptions": "requests that were put back",
-    "plan_us.{mean,p99}": "microseconds of a plan, by the wall clock",
-    "{arena_tokens,cache}": "KV cache in tokens; radix or blocks",
-    "{hardware,model,backend}": "cards, model and build, by name",
-    "{rate_scale,session_rate}": "times faster than recorded, with a trace; sessions a second, with sessions",
-    "{replicas,router}": "engines, and router by name; with `--replicas`, as are the next ones",
-    "{stale_s,imbalance}": "seconds until a router hears; tokens of the busiest engine over the mean",
-    "decision_us.{mean,p99}": "microseconds of a router's decision",
+    "goodput[].{ttft_s,tpot_ms,share}": "a target; share of requests that met both of its parts",
+    f"slowdown.{_STATISTICS}": "`e2e_s` of a request, divided by the same without the wait",
+    f"job_s.{_STATISTICS}": "with sessions, seconds from the first arrival to the last token",
+    "prefill_tokens": "prompt tokens that were computed, including recomputed ones",
+    "preemptions": "number of preemptions",
+    "plan_us.{mean,p99}": "microseconds for a plan, in real time",
+    "{arena_tokens,cache}": "KV cache in tokens; its kind, radix or blocks",
+    "{hardware,model,backend}": "cards and model by name; build of `peek`",
+    "rate_scale": "with a trace, how many times faster than recorded",
+    "session_rate": "with sessions, sessions per second",
+    "{replicas,router}": "with `--replicas`, like the next ones: number of engines; router",
+    "stale_s": "seconds until the router learns of a change",
+    "imbalance": "prefill tokens of the busiest engine over the mean",
+    "decision_us.{mean,p99}": "microseconds for a router's decision, in real time",
 }
 """Fields of `runs[]` of `peek simulate --json`; times are those of the model."""
 
 CHECKED = {
-    "verdict": "gain, mixed, nothing, loss",
-    "sentence": "the answer in words, as it is printed",
-    "{advised,flag}": "label of the engine's setting to turn on, and what does it; empty for the default",
-    "changes[].{figure,against}": "a figure of a run, by its path; label of the setting that is best in it",
-    "changes[].{before,after}": "the setting's value, and `peek`'s",
-    "changes[].{gain,low,high}": "how much better: part of before, or points of shares; range over resamples",
-    "changes[].says": "gain, loss, same",
-    "log.files[]": "what was read",
-    "log.formats.*.{lines,requests,without_prompt}": "of each format, by its name",
-    "log.{requests,prompt_tokens}": "what was understood",
-    "log.tokens_are_estimated": "whether four bytes were taken for a token",
-    "log.block_tokens": "tokens of a block by which prompts are compared",
-    "log.{span_s,rate_rps}": "seconds from first to last request; requests a second",
-    "log.shared": "part of the prompt tokens that had come before",
-    "log.{sessions,turns}": "conversations, and requests that belong to them",
-    "log.answers.{told,allowed,unknown}": "requests by what is known of the answer's length",
-    "log.cached_says_the_log": "part of the prompt tokens that was cached, where the log tells",
-    "log.{lines_of_the_server,broken}": "lines that are no requests; lines left out",
-    "log.not_understood.{lines,line,first}": "lines no format knows; number and text of the first",
-    "summary[]": "the log and the simulated part of it in words, a line each",
-    "notes[]": "what to know of the log, and what to do",
+    "verdict": "gain, mixed, nothing or loss",
+    "sentence": "the answer in words, as printed",
+    "{advised,flag}": "label of the engine's setting to use, and its flag; empty for the default",
+    "changes[].{figure,against}": "path of a figure in a run; label of the setting that is best in it",
+    "changes[].{before,after}": "the figure under that setting, and under `peek`",
+    "changes[].{gain,low,high}": "gain as a part of `before`, for shares as a difference; its range",
+    "changes[].says": "gain, loss or same",
+    "log.files[]": "files that were read",
+    "log.formats.*.{lines,requests,without_prompt}": "counts for each format, by its name",
+    "log.{requests,prompt_tokens}": "requests that were understood, and tokens of their prompts",
+    "log.tokens_are_estimated": "whether four bytes count as a token",
+    "log.block_tokens": "tokens of the blocks by which prompts are compared",
+    "log.{span_s,rate_rps}": "seconds from the first to the last request; requests per second",
+    "log.shared": "share of the prompt tokens that had come before",
+    "log.{sessions,turns}": "sessions of two turns or more, and their turns",
+    "log.answers.{told,allowed,unknown}": "requests with an answer of known, limited or unknown length",
+    "log.cached_says_the_log": "share of the prompt tokens that was cached, or null",
+    "log.{lines_of_the_server,broken}": "lines of a known format without a request; broken lines",
+    "log.not_understood.{lines,line,first}": "lines of no known format; number and text of the first",
+    "summary[]": "the log, and the part of it that was simulated, in words",
+    "notes[]": "doubts about the log or the answer, and what to do",
     "engine": "vLLM or SGLang",
     "{hardware,model}": "cards and model, by name",
-    "assumed": "what of the machine nobody told",
-    "rate_scale": "how many times as fast as recorded",
+    "assumed": "defaults used for engine, card and model",
+    "rate_scale": "how many times faster than recorded",
     "{arena_tokens,max_running}": "KV cache in tokens, and seats, as simulated",
-    "{simulated,draws}": "requests, and resamples",
-    "runs[]": "as above, without those of traces, sessions, machines; on the recorded arrivals",
-    "runs[].setting": "what turns the policy on",
-    "runs[].spread.*": "least and greatest value over recorded and resampled arrivals, by the figure's path",
-    "{version,backend}": "of `peek`",
+    "{simulated,draws}": "numbers of simulated requests and of resamples",
+    "runs[]": "runs on the recorded arrivals, as above, without fields that describe the setting",
+    "runs[].setting": "the flag that turns the policy on",
+    "runs[].spread.*": "least and greatest value of a figure over all arrivals, by its path",
+    "{version,backend}": "version and build of `peek`",
 }
 """Fields of `peek check --json`."""
 
 BENCHED = {
     "{peek,backend}": "version and build",
-    "{prompts,policy}": "file or generated ones; label",
-    "{waiting,waiting_symbols}": "requests that wait; tokens of their prompts",
-    "cached_prompts": "prompts that were cached before",
-    "rounds": "of each measurement",
+    "{prompts,policy}": "where the prompts come from; label",
+    "{waiting,waiting_symbols}": "number of waiting requests; symbols of their prompts",
+    "cached_prompts": "number of earlier prompts that are cached",
+    "rounds": "rounds of each measurement",
     "rows[].what": "what was measured",
-    "rows[].{best_s,median_s}": "seconds of processor time",
-    "rows[].ratio": "best over the time of matching each request once, or null",
+    "rows[].{best_s,median_s}": "processor seconds of the fastest and the median round",
+    "rows[].ratio": "`best_s` over the time of one cache match per request, or null",
 }
 """Fields of `peek bench --json`."""
 
 FOUND = {
     "{peek,backend,location}": "version, build and folder",
-    "{python,executable}": "which interpreter",
-    "clashes[]": "distributions that exclude this one",
-    "packages.*": "version, or null",
-    "policies.*": "those of other distributions: name and place",
-    "adapters.*": "whether the engine finds a plug-in of `peek`",
-    "active": "the policy asked for, stock, or null for a mistake",
-    "here_only": "whether the policy's module is in the working directory only, where engines do not look",
-    "mode": "on, shadow, off",
+    "{python,executable}": "version and path of the interpreter",
+    "clashes[]": "installed distributions that clash with this one",
+    "packages.*": "version, or null if not installed",
+    "policies.*": "where a policy of another distribution is",
+    "adapters.*": "whether the engine finds the plug-in of `peek`",
+    "active": "the policy asked for, or stock; null if the environment is invalid",
+    "here_only": "whether the policy's module is only in the working directory, which engines do not search",
+    "mode": "on, shadow or off",
     "options.*": "every option in force",
-    "misspelled.*": "a variable that nothing reads: what may be meant",
-    "error": "the mistake, or null",
+    "misspelled.*": "a variable that nothing reads: the name that may be meant",
+    "error": "what is wrong with the environment, or null",
 }
 """Fields of `peek doctor --json`."""
 
 COLUMNS = {
-    "request_id": "place in the workload, or the trace's name for it",
-    "tenant": "as the trace names it",
-    "arrival_s": "seconds from the beginning, as the next three",
+    "request_id": "place in the workload, or the request's name in the trace",
+    "tenant": "tenant that the trace names",
+    "arrival_s": "arrival, in seconds from the start, like the next three",
     "admitted_s": "first admission",
     "first_token_s": "first token",
     "finished_s": "last token",
     "prompt_tokens": "tokens of the prompt",
-    "cached_tokens": "of them, cached at first admission",
+    "cached_tokens": "of these, tokens cached at first admission",
     "output_tokens": "tokens of the answer",
     "policy": "label of the run",
-    "seed": "of the run",
-    "session": "conversation, where the workload has any",
+    "seed": "seed of the run",
+    "session": "session, if the workload has any",
 }
 """What each column of `--per-request` is; the names themselves are those of the code."""
 
 FIELDS = {"run-fields": RUN, "check-fields": CHECKED, "bench-fields": BENCHED, "doctor-fields": FOUND}
-"""Of each list what is told of the fields of an object."""
+"""Name of a list -> what it says of each field."""
 
 _SHOWN = ("policy", "lanes", "dynamic_share", "eviction")
-"""What is told of each label."""
+"""Settings that the table of labels shows."""
 
 
 def tables() -> dict[str, str]:
@@ -194,7 +196,7 @@ def _lane_options() -> Iterator[tuple[str, ...]]:
 
 
 def _options(kind: Any) -> Iterator[tuple[str, ...]]:
-    """Rows for the fields of a dataclass that have defaults, as its docstring tells them."""
+    """Rows for the fields of a dataclass that its docstring describes."""
     listed = inspect.cleandoc(kind.__doc__).partition("Attributes:\n")[2]
     told = dict(re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
     for field in fields(kind):
@@ -215,7 +217,7 @@ def _labels() -> Iterator[tuple[str, ...]]:
 
 
 def _commands() -> Iterator[str]:
-    """A section for each command; an option that an earlier command has, too, is only named."""
+    """A section for each command; options that an earlier command has as well are only named."""
     told: dict[tuple[str, ...], str] = {}
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         arguments = [_metavar(each) for each in command.params if each.param_type_name == "argument"]
@@ -232,7 +234,7 @@ def _commands() -> Iterator[str]:
 
 
 def _joined(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """Lines of a list, the default in brackets; options of which the same is said share one."""
+    """Lines of a list, the default in brackets; options with the same description share a line."""
     for default, text in dict.fromkeys((row[1], row[2]) for row in rows):
         names = ", ".join(row[0] for row in rows if row[1:] == (default, text))
         yield f"- {names}{default and f' ({default})'}: {text}"
