@@ -1,4 +1,4 @@
-"""Measures cost and gain of the bound against arrival order, by the share of the overdue lane.
+"""Measures cost and gain of the bound on waiting, by the share of the overdue lane.
 
     python -m bench.bound [--shares 0 0.05 0.15 0.25 0.5] [--seeds 31 53] [--plot bound.svg]
 

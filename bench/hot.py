@@ -3,7 +3,8 @@
     cd build/pure && PYTHONPATH=.:../.. python -m bench.hot
 
 Figures are per cent of the time in the library's own code, under a profiler, which makes small functions look
-dearer than they are.  A module that stays under one per cent everywhere gains nothing from a compiler.
+more expensive than they are.  A module that stays under one per cent everywhere gains nothing from a
+compiler.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     python -m bench.prefetch --real vllm --streams w1c:heavy live:new          only `foretold`
 
 A device of 50,000 tokens has storage of 8 times its size behind it.  One link loads from storage, 4 or 20
-times as fast as the engine computes.  A step that admits a request waits while the link loads what the
-request finds there: it *stalls*.  A buffer in host memory, half the size of the device, takes what is
-prefetched while the link is idle; loading from there takes no time.  A full buffer loses what came first.
+times as fast as the engine computes.  If a request finds tokens in storage, the step that admits it
+*stalls*: it waits while the link loads them.  A buffer in host memory, half the size of the device, takes
+what is prefetched while the link is idle; loading from the buffer takes no time.  A full buffer drops what
+it has held longest.
 
     none       everything is loaded at admission
     arrival    waiting requests are prefetched in order of arrival, as by SGLang's HiCache

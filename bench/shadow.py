@@ -1,4 +1,4 @@
-"""Compares the gain that shadow mode foretells with the real one, on the engines' own schedulers.
+"""Compares the gain that shadow mode predicts with the real one, on the engines' own schedulers.
 
     OMP_NUM_THREADS=1 PYTHONPATH=.:tests/vllm path/to/vllm/python -m bench.shadow vllm [--streams w1a:heavy]
     OMP_NUM_THREADS=1 PYTHONPATH=.:tests/sglang path/to/sglang/python -m bench.shadow sglang

@@ -1,4 +1,4 @@
-"""Tests the compiled tree against a naive twin, with millions of random operations, and its memory.
+"""Tests the compiled tree against a naive twin with millions of random operations, and measures its memory.
 
     python -m bench.soak_tree [operations] [seed]
 

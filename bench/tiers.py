@@ -7,13 +7,13 @@ its size.  Tokens are loaded from the tier 10 or 50 times as fast as they are co
 to the capacity of engine and tier.  There are policies, and bounds on what they could reach:
 
     peek, tier as cached     the planner takes tokens in the tier for cached, as if loading cost nothing
-    peek, next use known     the block needed last is evicted (Belady, 1966); the admissions of a run of
-                             `peek` foretell those of a second run, and these those of a third
-    peek, returns known      sessions between two turns keep what they have, the next to return longest
-    peek, returns expected   the same, by the rate at which sessions that have paused so long return; the
-                             kind's distribution of pauses, and which sessions go on, are known
+    peek, next use known     the block needed last is evicted (Belady, 1966); a run of `peek` predicts the
+                             admissions of a second run, and the second those of a third
+    peek, returns known      between turns sessions keep their blocks, the next to return longest
+    peek, returns expected   the same, by the rate at which sessions return after so long a pause; the kind's
+                             distribution of pauses is known, and so is which sessions go on
 
-With the last two, blocks of no such session count as if they returned once in the time that they have idled.
+With the last two, other blocks count as if they would return once in the time for which they have been idle.
 
 Each row is the geometric mean over seeds and loads; hits are arithmetic means, shares of prompt tokens.
 """

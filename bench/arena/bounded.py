@@ -1,12 +1,12 @@
-"""How short a mean goes with a short tail: shortest first under a bound on waiting that is known beforehand.
+"""Measures how short the mean can be with a short tail: shortest first, under a known bound on waiting.
 
     python -m bench.arena.bounded [--factors 1.0 1.1 1.3 1.6] [--csv FILE]
 
-No policy knows beforehand how long the longest wait will be.  `Bounded` is told: it lets nobody wait longer
-than a factor times the best stock policy's p99 in the same cell, as far as arrival order could keep that, and
-goes shortest first within it.  This is a greedy rule, so an order with a shorter mean may exist.  It looks at
-what is cached, and not at what the waiting requests share; kinds that share much among them are left out.
-Seeds and columns are those of `bench.arena`.
+No policy knows beforehand how long the longest wait will be.  `Bounded` is told the best stock policy's p99
+in the same cell.  It lets no request wait longer than that p99 times a factor, if arrival order could keep
+this bound, and serves the shortest request first within it.  This rule is greedy, so an order with a shorter
+mean may exist.  It looks at what is cached, not at what the waiting requests share, so kinds with much
+sharing among them are left out.  Seeds and columns are those of `bench.arena`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares policies on traffic of which every number is drawn: what they do where nobody has looked.
+"""Compares policies on mixes of traffic whose numbers are all drawn at random, not chosen by anybody.
 
     python -m bench.arena.drawn [--mixes 120] [--csv FILE]
     python -m bench.arena.drawn --store         the table and the leaderboard of the pages (10 minutes)

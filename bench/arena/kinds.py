@@ -8,7 +8,7 @@ to the engine's capacity, so that a load means the same on every engine:
     load 1.2    requests arrive 1.2 times as fast as that
 
 Seeds of `TUNING` are for experiments.  Those of `JUDGING` are for tables, and nothing is chosen by them.  The
-kinds of `LATER` were written when the policy stood: nothing was tuned on them, whatever the seed.
+kinds of `LATER` were written after the policy was finished: nothing was tuned on them, with any seed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What orders are worth to clients that wait for their answers, in short runs and in long ones.
+"""Measures what an order gains if clients wait for their answers, in short runs and in long ones.
 
     python -m bench.arena.windows [--outstanding 48] [--csv FILE]
 
 Each client sends its next request when it has its answer, so the number of outstanding requests is constant.
-By Little's law the mean wait is then the number that waits over the throughput: in the long run an order
-shortens the mean only by computing less.  In a short run large requests can wait for the end, which no later
-request pays for.  Kinds without sessions run on both simulated engines, as in `bench.arena`.
+By Little's law the mean wait is then the number of waiting requests over the throughput: in the long run an
+order shortens the mean only by computing less.  In a short run an order can leave large requests for the
+end, where they delay no later request.  Kinds without sessions run on both simulated engines, as in
+`bench.arena`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An offline bound: the hit of the best possible eviction in the order of a finished run.
 
 Belady's rule (drop what is needed furthest in the future) on blocks of 16 tokens, with the whole arena as
-cache.  Nothing is held back for running requests and answers, so no eviction policy can do better then.
+cache.  No room is kept for running requests and answers, so no eviction policy can do better in that order.
 """
 
 from __future__ import annotations

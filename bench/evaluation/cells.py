@@ -1,4 +1,4 @@
-"""The stored runs as the report uses them, stream by stream, beside the paper; and how figures are written.
+"""The stored runs by stream, beside the paper's figures, for the report; and the format of figures.
 
 Means are over the seeds that every policy of a stream has.  The paper's figures are three-seed means from its
 appendix tables, as far as these go; paper.json has them by engine family, stream and policy.

@@ -1,7 +1,7 @@
 """The complete tables of the evaluation: files in docs/data, and on a terminal.
 
     python -m bench.evaluation.listing losses              every figure that `peek` loses
-    python -m bench.evaluation.listing cells sglang w1c    rows that have these words
+    python -m bench.evaluation.listing cells sglang w1c    rows that contain these words
 
 The pages have summaries and link to the files.
 """

@@ -1,9 +1,10 @@
-"""What the paper's "moderate" and "heavy" are on our clock: the numbers in the titles of its cells.
+"""Computes what the paper's "moderate" and "heavy" loads are on our clock, for the titles of its cells.
 
     python -m bench.evaluation.loads --data FOLDER     writes loads.json (two minutes)
 
-Loads are relative to `bench.arena.kinds.capacity`, what an engine serves in arrival order.  At a load of 5
-the queue grows to four fifths of all requests.  Both simulated engines are asked, the SGLang-like one first.
+Loads are relative to `bench.arena.kinds.capacity`, the rate that an engine serves in arrival order.  At a
+load of 5 the queue grows to four fifths of all requests.  Both simulated engines are measured, the
+SGLang-like one first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Traffic that the paper does not have, as data: its clients, their rates, and what prompts have in common.
+"""Traffic that the paper does not have, as data: its clients, their rates, and what their prompts share.
 
     cold-behind-hot    requests of one hot prefix never stop; sessions that share nothing wait behind them
     agents-with-tools  sessions that grow by a tool's answer at a time, with a pause while the tool runs

@@ -4,10 +4,11 @@
     build/aisimulate/bin/pip install aisimulate==0.13.0.dev202610270000000085
     python -m bench.neutral.aisimulate [--aisimulate build/aisimulate/bin/aisimulate] [--csv FILE]
 
-`aisimulate` serves requests in arrival order, and requests of one time in the order of its input.  So all
-requests of a load arrive at once, our simulated engine serves them under a policy, and `aisimulate` gets them
-in the order of our admissions.  In a further row they arrive as the load says.  `aisimulate` is not fitted to
-our engine: Qwen3-32B on one H100 by its own tables, the load's arena and seats, blocks of 16 tokens.
+`aisimulate` serves requests in arrival order, and requests that arrive at the same time in the order of its
+input.  So all requests of a load arrive at once, our simulated engine serves them under a policy, and
+`aisimulate` gets them in the order of our admissions.  A further row has them arrive at the load's own
+times.  `aisimulate` is not fitted to our engine: Qwen3-32B on one H100 by its own tables, the load's arena
+and seats, blocks of 16 tokens.
 """
 
 from __future__ import annotations

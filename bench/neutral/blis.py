@@ -2,13 +2,14 @@
 
     python -m bench.neutral.blis --blis CHECKOUT/blis [--csv FILE]
 
-BLIS is `inference-sim/inference-sim` on GitHub, here at commit f90a1e3a6787.  Its program reads tables of its
-checkout, so it lies at the top of it.  It serves requests of one time in the order of its input, so it gets
-them all at once in the order of our admissions, as `aisimulate` does.
+BLIS is `inference-sim/inference-sim` on GitHub, here at commit f90a1e3a6787.  Its program must lie at the
+top of its checkout, whose tables it reads.  It serves requests that arrive at the same time in the order of
+its input.  So, like `aisimulate`, it gets them all at once in the order of our admissions.
 
-A trace of BLIS names one shared prefix a request.  So both engines serve the load with whatever is shared
-beyond a group's common prefix made different.  BLIS counts hits among all blocks, those of answers included;
-its share is scaled to prompts.  Qwen2.5-32B on one H100, the load's arena and seats, blocks of 16 tokens.
+A trace of BLIS names one shared prefix for each request.  So in the load that both engines serve, prompts
+share nothing beyond the common prefix of their group.  BLIS counts hits among all blocks, including those of
+answers; its share is scaled to prompts.  Qwen2.5-32B on one H100, the load's arena and seats, blocks of 16
+tokens.
 """
 
 from __future__ import annotations

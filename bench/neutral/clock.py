@@ -2,11 +2,12 @@
 
     python -m bench.neutral.clock [--aisimulate build/aisimulate/bin/aisimulate] [--csv FILE]
 
-Free are `mfu` and `mbu` of `peek.simulation.cost`.  The tables are those of `aisimulate` (its module says how
-to get it): single steps of Qwen3-32B on one H100, prefills of one prompt and decode steps of a batch.  From
-the paper there is the throughput of W1 A heavy on both engines, stock and published policy.  Ours is that of
-the simulated engines, with clients and arenas as in the evaluation.  Each ratio is taken as a power law of
-both constants.  The fit has the least squares of log ratios, where each source has half the weight.
+The fitted constants are `mfu` and `mbu` of `peek.simulation.cost`.  The tables are those of `aisimulate`
+(its module says how to get it): single steps of Qwen3-32B on one H100, prefills of one prompt and decode
+steps of a batch.  From the paper there is the throughput of W1 A heavy on both engines, stock and published
+policy.  Ours is that of the simulated engines, with clients and arenas as in the evaluation.  Each ratio is
+taken as a power law of both constants.  The fit has the least squares of log ratios, where each source has
+half the weight.
 
 The output has each figure of both sources, and ours over it with the constants in use, for W1 B to D, too.
 """

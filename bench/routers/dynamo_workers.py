@@ -1,9 +1,9 @@
-"""Workers of Dynamo that pass what they are sent on to vLLM's servers: `dynamo_workers.py JSON`.
+"""Workers of Dynamo that pass requests on to vLLM's servers: `dynamo_workers.py JSON`.
 
-In the environment of `ai-dynamo`, beside nothing of this package.  Dynamo's own worker holds the engine in
-its process; here the engines are the same servers that all routers are measured with.  Each worker publishes
-its server's KV events.  The argument names the model, its folder, the block, seats and cache of a server,
-and for each server its URL and the endpoint of its events.
+This runs in the environment of `ai-dynamo`, which has nothing of this package.  Dynamo's own worker holds
+the engine in its process; here the engines are the same servers that all routers are measured with.  Each
+worker publishes its server's KV events.  The argument names the model, its folder, the block, seats and
+cache of a server, and for each server its URL and the endpoint of its events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measured servers as numbers, and the same talks for a simulated fleet of them (`bench.fleet`)."""
+"""Simulates the measured servers: their sizes and step times, and the same talks for `bench.fleet`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A worker of vLLM on a CPU whose steps last as long as a larger model's would.
 
-Its file is put on the path of the servers, beside nothing of this package.  The servers of a fleet share the
-cores of one machine; a step that waits instead of computing leaves each its own speed, as on devices of
-their own.  Scheduler, blocks, prefix cache and tokens are vLLM's.
+This file alone of the package is put on the servers' path.  The servers of a fleet share the cores of one
+machine.  Because a step waits instead of computing, each server keeps its own speed, as on a device of its
+own.  Scheduler, blocks, prefix cache and tokens are vLLM's.
 """
 
 from __future__ import annotations

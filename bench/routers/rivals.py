@@ -1,4 +1,4 @@
-"""How each router is started in front of the servers: with its defaults, but for what it must be told."""
+"""Starts each router in front of the servers, with its defaults except for settings that it requires."""
 
 from __future__ import annotations
 

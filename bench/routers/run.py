@@ -1,11 +1,11 @@
-"""Routers of others beside `peek-epp`, in front of the same real vLLM servers.
+"""Compares other routers with `peek-epp`, in front of the same real vLLM servers.
 
     make bench-routers
 
 Servers and routers start once.  In each round of each cell every router gets the same requests, new ones
 each round, on emptied caches; another router begins in the next round.  A step of a server lasts as long as
 `--step-ms` and `--tokens-per-s` say (`bench.routers.paced`); `--unpaced` leaves it to the cores of this
-machine.  Rows are written as soon as they are there, and runs that the file has are not made again.  Exit
+machine.  Rows are written at once, and runs that the file already has are not repeated.  Exit
 status 1 if a request failed.
 """
 

@@ -1,4 +1,4 @@
-"""What is sent to real routers and, by `bench.fleet`, to simulated ones: talks of one turn or of several."""
+"""The traffic for real routers and, in `bench.fleet`, for simulated ones: talks of one or several turns."""
 
 from __future__ import annotations
 

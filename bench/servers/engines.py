@@ -1,4 +1,4 @@
-"""The servers as the readme starts them: their arms, their clients' command lines and their counters."""
+"""The servers, started as in the readme: their arms, their clients' command lines and their counters."""
 
 from __future__ import annotations
 

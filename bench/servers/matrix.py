@@ -1,11 +1,11 @@
-"""What of each engine runs with `peek`: real servers, a feature at a time, stock and `peek` side by side.
+"""Tests which features of each engine work with `peek`: real servers, stock and `peek` side by side.
 
     python -m bench.servers.matrix --python vllm=ENV/bin/python --python sglang=ENV/bin/python [--csv FILE]
 
-Both servers of a row get the same 48 requests of six families at once, greedy, with seats for four.  A row
-has whether all were answered alike, the prompt tokens that each found in its cache, how many of `peek`'s
-predictions were right, and the errors that left the engine in its own order.  A feature whose stock server
-does not start here has the end of its log instead.
+Each row is a feature.  Both servers get the same 48 requests of six families at once, greedy, with seats for
+four.  The row says whether all answers were equal, how many prompt tokens each server found in its cache,
+how many of `peek`'s predictions were right, and how many errors left the engine in its own order.  If the
+stock server does not start here, the row has the end of its log instead.
 """
 
 from __future__ import annotations

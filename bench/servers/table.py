@@ -1,6 +1,6 @@
 """The table of measured servers: `python -m bench.servers.table RUNS.json ... [--store RUNS.csv]`.
 
-Every figure is `peek`'s divided by another arm's of the same round, so of the same requests.  A cell shows
+Every figure is `peek`'s divided by another arm's in the same round, with the same requests.  A cell shows
 the lowest, the median and the highest of the rounds.
 """
 

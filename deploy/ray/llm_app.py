@@ -11,7 +11,8 @@ config = LLMConfig(
     accelerator_type="H100",
     deployment_config={
         "num_replicas": 2,
-        # Beyond its seats a replica takes requests of whose prompt it has half.  Its log gives the cache size.
+        # A replica takes requests beyond its seats if it has half of their prompt.
+        # Its log gives the cache size.
         **fleet_options(max_ongoing_requests=1_000, seats=64, cache_tokens=400_000),
         "max_queued_requests": 10_000,  # limit of each proxy; beyond it clients get 503 and Retry-After
     },

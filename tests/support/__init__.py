@@ -1,1 +1,1 @@
-"""What several test modules share: oracles, strategies, naive twins, hostile inputs."""
+"""Helpers that several test modules share: oracles, strategies, naive twins, hostile inputs."""

@@ -1,4 +1,4 @@
-"""What both engines' adapters do alike: one suite of behaviours, run over each engine's own scheduler.
+"""Behaviour that both engines' adapters share: one test suite, run on each engine's own scheduler.
 
 An engine's test modules have a fixture `lab`, see `support.lab`, and classes that derive from these.
 """

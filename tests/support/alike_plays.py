@@ -1,4 +1,4 @@
-"""What both engines' adapters do alike in random plays: nothing breaks, nobody starves."""
+"""Random plays for both engines' adapters: nothing breaks, and no request starves."""
 
 from __future__ import annotations
 

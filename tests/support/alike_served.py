@@ -1,4 +1,4 @@
-"""What an operator sees and does alike on both engines' real servers."""
+"""Tests of what an operator sees and does, the same for both engines' real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine's adapter in a few lines, for the tests of what both engines' attachments do."""
+"""A minimal engine adapter, for tests of the attachment that both engines use."""
 
 from __future__ import annotations
 

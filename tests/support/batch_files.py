@@ -1,4 +1,4 @@
-"""Batch files for the tests of `peek reorder` and `peek restore`, and what a runner makes of them."""
+"""Batch files for the tests of `peek reorder` and `peek restore`, and the results of a runner."""
 
 from __future__ import annotations
 

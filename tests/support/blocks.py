@@ -1,4 +1,4 @@
-"""vLLM's block pool and what stands beside it, as far as the mirror sees them."""
+"""A stand-in for vLLM's block pool, with the parts that the mirror reads."""
 
 from __future__ import annotations
 

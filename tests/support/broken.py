@@ -1,4 +1,4 @@
-"""Errors on purpose, for the tests of what an engine does when the adapter fails."""
+"""Deliberate errors, for tests of an engine whose adapter fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's panels and their expressions, as a Prometheus would be asked for them."""
+"""The dashboard's panels and their expressions, in the form in which Prometheus gets them."""
 
 from __future__ import annotations
 

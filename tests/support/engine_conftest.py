@@ -1,4 +1,4 @@
-"""What the `conftest.py` of an engine's folder does, which is left out where the engine is not installed."""
+"""The common part of the engine folders' `conftest.py`; it skips a folder if its engine is not installed."""
 
 from __future__ import annotations
 

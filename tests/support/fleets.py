@@ -1,4 +1,4 @@
-"""Replicas as plain lists: what a fleet must know of them, found out the slow way."""
+"""Naive twins of replicas: compute from plain lists, slowly, what a fleet must know of them."""
 
 from __future__ import annotations
 

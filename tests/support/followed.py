@@ -1,4 +1,4 @@
-"""Simulated engines in the engine's own order with a shadow beside them, and small workloads to play."""
+"""Simulated engines in stock order with a shadow engine beside them, and small workloads for them."""
 
 from __future__ import annotations
 

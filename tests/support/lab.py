@@ -1,4 +1,4 @@
-"""A lab: an engine's real scheduler, what comes to it, and `peek` beside it."""
+"""A lab: an engine's real scheduler with `peek` beside it, and the requests that it gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listening to a real publisher of KV events, and what it should have told."""
+"""Listens to a real publisher of KV events, and compares its events with the engine's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that are coroutines."""
+"""Runs tests that are coroutines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixed burst for a server: text, structured output, salted, images, duplicates, and bad ones."""
+"""A mixed burst for a server: text, structured output, salts, images, duplicates, and bad requests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Offline workloads from real text: HumanEval, GSM8K, MT-bench and MMLU next to the checkout.
 
-A token is a word, a number's digit run or a punctuation mark, by its number of first appearance; where a
-workload asks for long documents, they are stretches of the MMLU texts one behind the other.  Draws are
-seeded; prompts stand in the order in which such a job would be submitted.
+A token is a word, a run of digits or a punctuation mark; tokens are numbered in order of first appearance.
+Long documents are stretches of the concatenated MMLU texts.  Draws are seeded.  Prompts are in the order in
+which such a job would be submitted.
 """
 
 from __future__ import annotations

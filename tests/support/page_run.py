@@ -1,6 +1,6 @@
 """Runs the Python of a page that belongs to an engine, in a process of its own.
 
-`python -m support.page_run ENGINE PAGE`, with `tests` and the engine's folder in it on the path.
+`python -m support.page_run ENGINE PAGE`, with `tests` and the engine's folder in `tests` on the path.
 """
 
 from __future__ import annotations

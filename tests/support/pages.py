@@ -1,14 +1,14 @@
 """The code blocks of the readme and of the documentation, run as a reader would run them.
 
-The Python blocks of a page are run one after the other in one namespace, and what they define as `test_...`
-is called.  In a console block the lines that begin with `$ ` are commands, given to a shell in an empty
-folder; the lines below one are its output, in which `...` stands for anything.  Comments, which no reader of
-the site sees, say what else a block needs:
+The Python blocks of a page run one after the other in one namespace; then the functions `test_...` that a
+block defines are called.  In a console block the lines that begin with `$ ` are commands.  A shell runs them
+in an empty folder.  The lines below a command are its output, in which `...` stands for anything.  Comments,
+which readers of the site do not see, say what else a block needs:
 
-    <!-- before ... -->     Python that is run first, for what a reader has and an empty folder has not
-    <!-- after ... -->      Python that is run next, with what must hold; `block` has the text of the last
+    <!-- before ... -->     Python that runs first and makes what a reader would already have
+    <!-- after ... -->      Python that runs next and checks the result; `block` is the text of the last block
     <!-- not run: why -->   the next block is not run
-    <!-- vllm -->           the next block is run by the suite of that engine, and so is
+    <!-- vllm -->           the next block is run by that engine's test suite; likewise
     <!-- vllm before ... -->
 """
 

@@ -1,4 +1,4 @@
-"""Random plays for an engine's real scheduler: who arrives when, who is aborted, how tight the cache is."""
+"""Random plays for an engine's real scheduler: arrivals, aborts, and how tight the cache is."""
 
 from __future__ import annotations
 

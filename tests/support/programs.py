@@ -1,4 +1,4 @@
-"""Programs beside the package as modules."""
+"""Loads programs that lie outside the package as modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Queues, caches and planners for the tests of everything above the pending tree.
 
-Who waits and what is cached is a `peek.testing.Scene`.  All times are whole seconds and the oldest request
-has waited 64 of them, so that powers and sums of waits are exact and an oracle in fractions must give the
-very same order.
+A `peek.testing.Scene` holds the waiting requests and the cached prompts.  All times are whole seconds, and
+the oldest request has waited 64 of them.  So powers and sums of waits are exact, and an oracle that computes
+in fractions must give exactly the same order.
 """
 
 from __future__ import annotations

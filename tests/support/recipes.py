@@ -1,4 +1,4 @@
-"""The recipes of deploy/, as those who run them would read them."""
+"""Reads the recipes of deploy/ as the programs that run them do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine's server in a process of its own, a burst at it, and the file that switches `peek` meanwhile."""
+"""Runs an engine's server in its own process, sends it a burst, and switches `peek` meanwhile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the steppers of both engines have: requests whose answers are foretold, and what becomes of each.
+"""The common part of both engines' steppers: requests with predictable answers, and a record of each request.
 
-A fake model stands in for the workers: the token at a position of a request is a function of the two, so that
-what a request receives can be foretold and must not depend on who scheduled it.
+A fake model stands in for the workers.  The token at a position of a request depends only on the request and
+the position.  So each answer can be predicted, and must be the same under any scheduler.
 """
 
 from __future__ import annotations

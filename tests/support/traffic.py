@@ -1,5 +1,5 @@
 # ruff: noqa: T201
-"""Long runs on an engine's real scheduler: requests without end, and what must not grow meanwhile."""
+"""Long runs on an engine's real scheduler: endless requests, and checks of what must not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own policy, view, queue and calls, as fully typed as their authors may like it."""
+"""A user's own policy, view, queue and calls, fully typed, to test the type annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports for servers, and bounds for what must come: generous, a loaded machine is slow and not wrong."""
+"""Ports for servers, and time limits for waiting; they are generous, since a loaded machine is slow."""
 
 from __future__ import annotations
 

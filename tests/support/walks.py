@@ -1,4 +1,4 @@
-"""What the dual-walk tests share: a queue with its oracle, and a cache view that notes every call."""
+"""Helpers of the dual-walk tests: a queue with its oracle, and a cache view that records every call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole engine in a process of its own: what is asked of it, and what comes of it."""
+"""Runs the whole engine in its own process: its tasks and its results."""
 
 from __future__ import annotations
 
